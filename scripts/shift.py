@@ -43,6 +43,7 @@ EPICS = {
 def main() -> None:
     """Brings everything up, waits, and ends everything."""
     options = arguments()
+    program = str(Path(options.thalweg).absolute())
     # Ctrl-C, `kill`, a closed terminal: each ends what was started.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
@@ -52,12 +53,12 @@ def main() -> None:
         topology = Path(shutil.copy(ROOT / "examples/shift.toml", folder))
         ends.enter_context(kept_pointer())
         try:
-            service, url, page = ends.enter_context(control_service(options.thalweg, topology))
+            service, url, page = ends.enter_context(control_service(program, topology))
             token = page.partition("#token=")[2]
             control = Control(url, token)
             ends.enter_context(nodes_of(control))
             pvs = ends.enter_context(pvs_of(url, token, options.prefix))
-            print(introduction(options.thalweg, page, pvs, folder, bool(options.out)), flush=True)
+            print(introduction(program, page, pvs, folder, bool(options.out)), flush=True)
             code = service.wait()
             print(f"thalweg control has ended by itself (exit code {code}): its reason is above", file=sys.stderr)
             sys.exit(1)

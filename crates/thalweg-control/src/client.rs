@@ -155,10 +155,7 @@ impl Client {
     }
 
     fn no_answer(&self, error: &ureq::Error) -> Failure {
-        Failure::Usage(format!(
-            "no answer of a service at {}: {error}; is `thalweg control` running there?",
-            self.url
-        ))
+        Failure::Usage(format!("no answer of a service at {}: {error}; is `thalweg control` running there?", self.url))
     }
 
     fn read_answer<T: DeserializeOwned>(

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use thalweg::terminal::{Failure, Output};
 use thalweg_text::{format_count, format_rate, format_seconds, replace_controls};
 
-
 /// Options that say which service is meant.
 #[derive(Debug, clap::Args)]
 pub struct ServiceOptions {

@@ -58,7 +58,10 @@ impl FromStr for ProcessAction {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|action| action.name() == text);
         found.ok_or_else(|| {
-            format!("there is no action '{text}' on a process; the actions are {}", Self::ALL.map(Self::name).join(", "))
+            format!(
+                "there is no action '{text}' on a process; the actions are {}",
+                Self::ALL.map(Self::name).join(", ")
+            )
         })
     }
 }

@@ -97,10 +97,7 @@ fn no_terminal(error: io::Error) -> Failure {
 }
 
 /// Starts a thread whose panic ends the program.
-fn start_watched(
-    sender: &Sender<Update>,
-    work: impl FnOnce(&Sender<Update>) + Send + 'static,
-) -> Result<(), Failure> {
+fn start_watched(sender: &Sender<Update>, work: impl FnOnce(&Sender<Update>) + Send + 'static) -> Result<(), Failure> {
     let watched = Watched(sender.clone());
     start_thread(move || work(&watched.0))
 }

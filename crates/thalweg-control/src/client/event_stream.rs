@@ -107,17 +107,18 @@ mod tests {
     fn the_examples_of_the_standard_are_understood() {
         assert_eq!(parse("data: YHOO\ndata: +2\ndata: 10\n\n"), [event("message", "YHOO\n+2\n10")]);
         let four = ": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n";
-        let expected = [event("message", "first event"), event("message", "second event"), event("message", " third event")];
+        let expected =
+            [event("message", "first event"), event("message", "second event"), event("message", " third event")];
         assert_eq!(parse(four), expected);
         assert_eq!(parse("data\n\ndata\ndata\n\ndata:"), [event("message", ""), event("message", "\n")]);
     }
 
     #[test]
     fn an_event_has_its_kind_and_an_unfinished_one_is_none() {
-        assert_eq!(parse("event: status\r\ndata: {}\r\n\r\nevent: status\rdata: 1\r\rdata: 2"), [
-            event("status", "{}"),
-            event("status", "1"),
-        ]);
+        assert_eq!(
+            parse("event: status\r\ndata: {}\r\n\r\nevent: status\rdata: 1\r\rdata: 2"),
+            [event("status", "{}"), event("status", "1"),]
+        );
         assert_eq!(parse("event: status\n\ndata: x\n\n"), [event("message", "x")], "a kind without data is forgotten");
     }
 

@@ -498,7 +498,8 @@ fn a_node_is_restarted_unless_it_has_a_part_in_what_goes_on() {
     assert_eq!(refused, "cannot restart node 'adc': it takes part in run 7: stop the run first");
     experiment.node_disconnected("adc", 1);
     assert_eq!(experiment.check_restart("adc"), Ok(()), "it is gone already");
-    let hello = NodeHello { node: "adc".into(), session: 2, ..experiment.find_member("b0").unwrap().hello.clone().unwrap() };
+    let hello =
+        NodeHello { node: "adc".into(), session: 2, ..experiment.find_member("b0").unwrap().hello.clone().unwrap() };
     experiment.node_connected(hello).unwrap();
     assert!(experiment.check_restart("adc").is_err(), "whether it has a part in the run is not known yet");
     experiment.node_reported("adc", NodeStatus { unix_nanos: 1, ..NodeStatus::default() });

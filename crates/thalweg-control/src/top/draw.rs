@@ -14,7 +14,7 @@ use ratatui::text::{Line, Span};
 use thalweg_text::{format_count, format_per_second, format_rate, replace_controls};
 
 /// Width in columns from which on tables have all their columns.
-const WIDE_COLUMNS: usize = 120;
+const WIDE_COLUMNS: usize = 170;
 /// Height in rows from which on there are empty lines between the parts.
 const TALL_ROWS: usize = 40;
 
@@ -147,7 +147,9 @@ fn state_tone(status: &Status) -> Tone {
         S::Armed | S::Running => Tone::Good,
         S::Paused => Tone::Poor,
         S::Error => Tone::Bad,
-        S::Configuring | S::Arming | S::Starting | S::Pausing | S::Switching | S::Stopping | S::Closing => Tone::Passing,
+        S::Configuring | S::Arming | S::Starting | S::Pausing | S::Switching | S::Stopping | S::Closing => {
+            Tone::Passing
+        }
     }
 }
 

@@ -215,7 +215,9 @@ impl Screen {
         }
         match self.pending.first() {
             // A run can be aborted whatever else is under way.
-            Some(pending) if command != CommandName::Abort => Err(format!("{pending} is under way: wait for its answer")),
+            Some(pending) if command != CommandName::Abort => {
+                Err(format!("{pending} is under way: wait for its answer"))
+            }
             _ => Ok(()),
         }
     }
@@ -376,8 +378,8 @@ impl Screen {
 
     /// Asks for the reason of the acknowledgement of the first alarm that is not acknowledged.
     fn ask_acknowledgement(&mut self) {
-        let troubles = self.status.as_ref().map(|status| find_troubles(status)).unwrap_or_default();
-        let alarm = troubles.into_iter().filter_map(|trouble| trouble.alarm).find(|alarm| !alarm.is_acknowledged);
+        let alarms = self.status.iter().flat_map(|status| find_troubles(status)).flat_map(|trouble| trouble.alarms);
+        let alarm = alarms.into_iter().find(|alarm| !alarm.is_acknowledged);
         match (self.check_contact().err(), alarm) {
             (Some(reason), _) => _ = self.refuse(reason),
             (None, None) => _ = self.refuse("there is no alarm that is not acknowledged".into()),

@@ -18,43 +18,47 @@ pub struct Trouble {
     pub host: String,
     /// The trouble in a sentence.
     pub text: String,
-    /// Alarm about the same thing.
-    pub alarm: Option<AlarmView>,
+    /// Alarms about the same thing.
+    pub alarms: Vec<AlarmView>,
 }
 
 impl Trouble {
     fn new(severity: TroubleLevel, subject: &str, host: &str, text: impl Into<String>) -> Self {
-        Self { severity, subject: subject.to_owned(), host: host.to_owned(), text: text.into(), alarm: None }
+        Self { severity, subject: subject.to_owned(), host: host.to_owned(), text: text.into(), alarms: Vec::new() }
     }
 
-    /// Returns whether somebody has acknowledged its alarm.
+    /// Returns the time since which there is an alarm: Unix time in seconds.
+    pub fn since(&self) -> Option<f64> {
+        self.alarms.iter().map(|alarm| alarm.since_at).reduce(f64::min)
+    }
+
+    /// Returns whether it has alarms, and all of them are acknowledged.
     pub fn is_acknowledged(&self) -> bool {
-        self.alarm.as_ref().is_some_and(|alarm| alarm.is_acknowledged)
+        !self.alarms.is_empty() && self.alarms.iter().all(|alarm| alarm.is_acknowledged)
     }
 
     /// Returns its rank in a list; the lowest comes first.
     fn rank(&self) -> (bool, bool, Reverse<TroubleLevel>) {
-        (self.is_acknowledged(), self.alarm.is_none(), Reverse(self.severity))
+        (self.is_acknowledged(), self.alarms.is_empty(), Reverse(self.severity))
     }
 }
 
-/// Returns all troubles of an experiment: alarms that are not acknowledged first, acknowledged ones last. An alarm about
-/// a thing in trouble shares its entry.
+/// Returns all troubles of an experiment: alarms that are not acknowledged first, acknowledged ones last. Alarms about a
+/// thing in trouble share its entry.
 pub fn find_troubles(status: &Status) -> Vec<Trouble> {
     let mut troubles = part_troubles(status);
-    troubles.extend(reason_troubles(status));
+    troubles.extend(reason_troubles(status, &troubles));
     troubles.extend(clock_troubles(status));
     for alarm in status.alarms.iter().filter(|alarm| alarm.is_active) {
         // Ids end with the name of what the alarm is about: `source-silent:adc-1`.
         let (kind, subject) = alarm.id.split_once(':').unwrap_or((&alarm.id, ""));
-        let same = troubles.iter_mut().find(|trouble| trouble.subject == subject && trouble.alarm.is_none());
-        if let Some(trouble) = same {
+        if let Some(trouble) = troubles.iter_mut().find(|trouble| trouble.subject == subject) {
             trouble.severity = trouble.severity.max(alarm.severity);
-            trouble.alarm = Some(alarm.clone());
+            trouble.alarms.push(alarm.clone());
         } else {
             let subject = if subject.is_empty() { kind.replace('-', " ") } else { subject.to_owned() };
             let trouble = Trouble::new(alarm.severity, &subject, "", alarm.text.clone());
-            troubles.push(Trouble { alarm: Some(alarm.clone()), ..trouble });
+            troubles.push(Trouble { alarms: vec![alarm.clone()], ..trouble });
         }
     }
     troubles.sort_by_key(Trouble::rank);
@@ -73,17 +77,22 @@ fn part_troubles(status: &Status) -> Vec<Trouble> {
         troubles.push(Trouble::new(TroubleLevel::Major, &builder.name, &builder.host, text));
     }
     let known: Vec<String> = troubles.iter().map(|trouble| trouble.subject.clone()).collect();
-    for process in status.processes.iter().filter(|process| process.state == "failed" && !known.contains(&process.node)) {
+    for process in status.processes.iter().filter(|process| process.state == "failed" && !known.contains(&process.node))
+    {
         let text = format!("its process failed: {}", process.last_line);
         troubles.push(Trouble::new(TroubleLevel::Major, &process.node, &process.host, text));
     }
     troubles
 }
 
-/// Returns the reasons of the state, and of the last refusal, that no alarm gives already.
-fn reason_troubles(status: &Status) -> Vec<Trouble> {
-    let is_alarm = |reason: &&String| status.alarms.iter().any(|alarm| alarm.is_active && alarm.text == **reason);
-    let reasons = status.reasons.iter().filter(|reason| !is_alarm(reason));
+/// Returns the reasons of the state, and of the last refusal, that are not known already from alarms and from troubles.
+fn reason_troubles(status: &Status, known: &[Trouble]) -> Vec<Trouble> {
+    let is_known = |reason: &&String| {
+        let is_missing =
+            |trouble: &Trouble| **reason == format!("node {} is not connected to this service", trouble.subject);
+        status.alarms.iter().any(|alarm| alarm.is_active && alarm.text == **reason) || known.iter().any(is_missing)
+    };
+    let reasons = status.reasons.iter().filter(|reason| !is_known(reason));
     reasons.map(|reason| Trouble::new(TroubleLevel::Major, "run control", "", reason)).collect()
 }
 

@@ -194,7 +194,7 @@ fn the_terminal_is_given_back_by_a_panic() {
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     let name = "top::the_terminal_is_given_back_by_a_panic";
-    command.args(["--exact", name, "--nocapture", "--test-threads", "1"]).env(PANICS, "1");
+    command.args(["--exact", name, "--nocapture", "--test-threads", "1"]).env(PANICS, "1").env("RUST_BACKTRACE", "0");
     let mut terminal = Emulated::start(&mut command, 80, 24);
     assert!(!terminal.wait_for_end().success());
     let text = terminal.wait_for(&["something is wrong"]);

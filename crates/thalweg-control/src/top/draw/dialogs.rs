@@ -38,9 +38,11 @@ pub(super) fn draw_dialog(screen: &Screen, look: Look, area: Rect, buffer: &mut 
     let room = usize::from(area.height.saturating_sub(2));
     let (title, mut lines, keys) = match dialog {
         Dialog::Help => (" Keys ".to_owned(), HELP.map(Line::from).to_vec(), "any key: back"),
-        Dialog::Confirm { question, .. } => {
-            (" Sure? ".to_owned(), wrap_lines(&replace_controls(question), inner, 3, look.style(Tone::Strong)), "y: yes  n: no")
-        }
+        Dialog::Confirm { question, .. } => (
+            " Sure? ".to_owned(),
+            wrap_lines(&replace_controls(question), inner, 3, look.style(Tone::Strong)),
+            "y: yes  n: no",
+        ),
         Dialog::Text { purpose, text } => text_lines(purpose, text, look, inner),
         Dialog::Log { node, lines } => {
             let waits = ["…".to_owned()];
@@ -53,12 +55,7 @@ pub(super) fn draw_dialog(screen: &Screen, look: Look, area: Rect, buffer: &mut 
     lines.push(Line::default());
     lines.push(Line::from(look.span(keys, Tone::Quiet)));
     let height = u16::try_from(lines.len().min(room) + 2).unwrap_or(area.height).min(area.height);
-    let place = Rect {
-        x: area.x + (area.width - width) / 2,
-        y: area.y + (area.height - height) / 2,
-        width,
-        height,
-    };
+    let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     Clear.render(place, buffer);
     let block = Block::bordered().title(title).padding(ratatui::widgets::Padding::horizontal(1));
     Paragraph::new(lines).block(block).render(place, buffer);

@@ -13,6 +13,8 @@ pub(super) struct Section {
     pub(super) scroll: usize,
     /// Number of rows that it gets before others get more.
     pub(super) least_rows: usize,
+    /// True if its last row tells how many have no room.
+    pub(super) tells_rest: bool,
 }
 
 impl Section {
@@ -27,15 +29,15 @@ impl Section {
             spare -= more;
             let rows = least(&section) - 1 - gap + more;
             lines.push(section.title.clone());
-            lines.extend(cut_rows(section.rows, section.scroll, rows));
+            lines.extend(cut_rows(section.rows, section.scroll, rows, section.tells_rest));
             lines.extend(std::iter::repeat_n(Line::default(), gap));
         }
         lines
     }
 }
 
-/// Returns the rows that fit, from `scroll` on. The last one tells how many are left out.
-fn cut_rows(rows: Vec<Line<'static>>, scroll: usize, height: usize) -> Vec<Line<'static>> {
+/// Returns the rows that fit, from `scroll` on. The last one tells how many are left out, if that is wanted.
+fn cut_rows(rows: Vec<Line<'static>>, scroll: usize, height: usize, tells_rest: bool) -> Vec<Line<'static>> {
     let count = rows.len();
     if count <= height {
         return rows;
@@ -44,6 +46,7 @@ fn cut_rows(rows: Vec<Line<'static>>, scroll: usize, height: usize) -> Vec<Line<
     let mut shown: Vec<Line<'static>> = rows.into_iter().skip(first).take(height).collect();
     let left_out = count - first - height;
     if left_out > 0
+        && tells_rest
         && let Some(last) = shown.last_mut()
     {
         *last = Line::from(format!("  and {} more", format_count(left_out + 1)));
@@ -128,6 +131,9 @@ const INDENT: &str = "   ";
 pub(super) fn wrap_lines(text: &str, width: usize, max_lines: usize, style: Style) -> Vec<Line<'static>> {
     if text.is_empty() {
         return Vec::new();
+    }
+    if width_of(text) <= width {
+        return vec![Line::styled(text.to_owned(), style)];
     }
     let lines = break_into_lines(text, width.saturating_sub(INDENT.len()).max(1));
     let is_cut = lines.len() > max_lines;

@@ -34,7 +34,8 @@ pub(super) fn run_sections(screen: &Screen, status: &Status, look: Look, width: 
 
 fn trouble_section(status: &Status, look: Look, width: usize) -> Section {
     let troubles = find_troubles(status);
-    let mut rows: Vec<Line<'static>> = troubles.iter().flat_map(|trouble| trouble_lines(trouble, look, width)).collect();
+    let mut rows: Vec<Line<'static>> =
+        troubles.iter().flat_map(|trouble| trouble_lines(trouble, look, width)).collect();
     rows.extend(status.incomplete_events.first().map(|event| incomplete_line(event, look)));
     let silenced = troubles.iter().filter(|trouble| trouble.is_acknowledged()).count();
     let (remark, tone) = match (rows.len(), silenced) {
@@ -42,26 +43,34 @@ fn trouble_section(status: &Status, look: Look, width: usize) -> Section {
         (_, 0) => (String::new(), Tone::Plain),
         (_, silenced) => (format!("{silenced} acknowledged"), Tone::Plain),
     };
-    Section { title: look.title(" What is wrong", &remark, tone, width), rows, scroll: 0, least_rows: LEAST_TROUBLES }
+    Section {
+        title: look.title(" What is wrong", &remark, tone, width),
+        rows,
+        scroll: 0,
+        least_rows: LEAST_TROUBLES,
+        tells_rest: true,
+    }
 }
 
 fn trouble_lines(trouble: &Trouble, look: Look, width: usize) -> Vec<Line<'static>> {
     let place = if trouble.host.is_empty() { String::new() } else { format!(" on {}", trouble.host) };
     let mut text = format!("{}{place}: {}", trouble.subject, trouble.text);
-    if let Some(alarm) = &trouble.alarm {
-        text += &format!(" (alarm since {})", clock_time(alarm.since_at));
+    let mut sign = severity_sign(trouble.severity);
+    let mut tone = severity_tone(trouble.severity);
+    let since = trouble.since().map_or_else(String::new, clock_time);
+    if let Some(alarm) = trouble.alarms.first().filter(|_| trouble.is_acknowledged()) {
+        let by = alarm.acknowledged_by.as_deref().unwrap_or("a client");
+        text += &format!(" (acknowledged by {by}: {})", alarm.why);
+        (sign, tone) = ("-", Tone::Quiet);
     }
-    if trouble.is_acknowledged() {
-        let alarm = trouble.alarm.as_ref();
-        let by = alarm.and_then(|alarm| alarm.acknowledged_by.as_deref()).unwrap_or("somebody");
-        let why = alarm.map(|alarm| alarm.why.as_str()).unwrap_or_default();
-        text = format!(" - {text}; acknowledged by {by}: {why}");
-    } else {
-        text = format!(" {} {text}", severity_sign(trouble.severity));
-    }
-    let tone = if trouble.is_acknowledged() { Tone::Quiet } else { severity_tone(trouble.severity) };
     let text = look.span(text, tone);
-    wrap_lines(&text.content, width, TROUBLE_LINES, text.style)
+    let head = look.span(format!(" {sign} {since:<8} "), tone);
+    let lines = wrap_lines(&text.content, width.saturating_sub(head.width()), TROUBLE_LINES, text.style);
+    let lines = lines.into_iter().enumerate().map(|(index, line)| {
+        let head = if index == 0 { head.clone() } else { look.span(" ".repeat(head.width()), tone) };
+        Line::from_iter(std::iter::once(head).chain(line.spans)).style(text.style)
+    });
+    lines.collect()
 }
 
 fn incomplete_line(event: &IncompleteView, look: Look) -> Line<'static> {
@@ -70,7 +79,7 @@ fn incomplete_line(event: &IncompleteView, look: Look) -> Line<'static> {
         format!("{} on {}{address}", missing.source, missing.host)
     });
     let missing = list_names(&missing.collect::<Vec<_>>());
-    let text = format!(" ! event {} is incomplete without {missing}", format_count(event.event));
+    let text = format!(" !          event {} is incomplete without {missing}", format_count(event.event));
     Line::from(look.span(text, Tone::Poor))
 }
 
@@ -97,6 +106,7 @@ fn source_section(status: &Status, scroll: usize, look: Look, width: usize) -> S
             Column::number("Credit", 10),
             Column::number("Owes for", 9),
             Column::number("Sent again", 10),
+            Column::number("Absent", 8),
             Column::text("Link", 8),
             Column::text("Address", 22),
         ]);
@@ -108,7 +118,7 @@ fn source_section(status: &Status, scroll: usize, look: Look, width: usize) -> S
     sources.sort_by_key(|source| Reverse(source.severity));
     let rows = sources.into_iter().map(|source| source_row(source, &columns, is_wide, look));
     let rows = rows.collect();
-    Section { title: head_of(&columns, look, width), rows, scroll, least_rows: LEAST_SOURCES }
+    Section { title: head_of(&columns, look, width), rows, scroll, least_rows: LEAST_SOURCES, tells_rest: true }
 }
 
 fn source_row(source: &SourceView, columns: &[Column], is_wide: bool, look: Look) -> Line<'static> {
@@ -126,6 +136,7 @@ fn source_row(source: &SourceView, columns: &[Column], is_wide: bool, look: Look
             format_size(source.credit_bytes),
             format_seconds(source.owes_seconds),
             format_size(source.sent_again_bytes),
+            format_count(source.absent_events),
             source.link.clone(),
             source.address.clone().unwrap_or_default(),
         ]);
@@ -149,7 +160,7 @@ fn builder_section(status: &Status, look: Look, width: usize) -> Section {
     ];
     fill_width(&mut columns, width);
     let rows: Vec<_> = status.builders.iter().map(|builder| builder_row(builder, &columns, look)).collect();
-    Section { title: head_of(&columns, look, width), least_rows: rows.len().min(2), rows, scroll: 0 }
+    Section { title: head_of(&columns, look, width), least_rows: rows.len().min(2), rows, scroll: 0, tells_rest: true }
 }
 
 fn builder_row(builder: &BuilderView, columns: &[Column], look: Look) -> Line<'static> {
@@ -204,7 +215,8 @@ fn ledger_section(status: &Status, look: Look, width: usize) -> Section {
     for (name, count, is_loss) in buckets(ledger) {
         let is_bad = is_loss && count > 0;
         let sign = if is_bad { "! " } else { "" };
-        let span = look.span(format!("  {sign}{name} {}", format_count(count)), if is_bad { Tone::Poor } else { Tone::Plain });
+        let span =
+            look.span(format!("  {sign}{name} {}", format_count(count)), if is_bad { Tone::Poor } else { Tone::Plain });
         if used > 0 && used + span.width() > width {
             rows.push(Vec::new());
             used = 0;
@@ -213,7 +225,13 @@ fn ledger_section(status: &Status, look: Look, width: usize) -> Section {
         rows.last_mut().into_iter().for_each(|row| row.push(span.clone()));
     }
     let rows: Vec<Line<'static>> = rows.into_iter().map(Line::from).collect();
-    Section { title: look.title(" Ledger", &remark, tone, width), least_rows: rows.len(), rows, scroll: 0 }
+    Section {
+        title: look.title(" Ledger", &remark, tone, width),
+        least_rows: rows.len(),
+        rows,
+        scroll: 0,
+        tells_rest: true,
+    }
 }
 
 fn message_section(status: &Status, look: Look, width: usize) -> Section {
@@ -229,7 +247,7 @@ fn message_section(status: &Status, look: Look, width: usize) -> Section {
     });
     let rows = rows.collect();
     let title = look.title(" Messages", "the newest first", Tone::Plain, width);
-    Section { title, rows, scroll: 0, least_rows: LEAST_MESSAGES }
+    Section { title, rows, scroll: 0, least_rows: LEAST_MESSAGES, tells_rest: false }
 }
 
 /// Returns the table of processes, with the last line of the one that is selected.

@@ -209,11 +209,10 @@ fn what_is_wrong_comes_first_with_names_and_times() {
     println!("{text}");
     let lines: Vec<&str> = text.lines().collect();
     let at = lines.iter().position(|line| line.starts_with(" What is wrong")).unwrap();
-    assert_eq!(lines[at + 1], " X adc-1 on daq-0: its node is not connected to this service (alarm since");
-    assert_eq!(lines[at + 2], "17:03:11)");
-    assert_eq!(lines[at + 3], " ! event 12,345 is incomplete without adc-1 on daq-0 (10.0.0.7:4242)");
+    assert_eq!(lines[at + 1], " X 17:03:11 adc-1 on daq-0: its node is not connected to this service");
+    assert_eq!(lines[at + 2], " !          event 12,345 is incomplete without adc-1 on daq-0 (10.0.0.7:4242)");
     // The one in trouble before the others.
-    assert_eq!(lines[at + 5], "X adc-1             0 B/s        0       3 < 1 %       3 17:03:10     daq-0");
+    assert_eq!(lines[at + 4], "X adc-1             0 B/s        0       3 < 1 %       3 17:03:10     daq-0");
     assert!(text.contains("! lost 3") && text.contains(", ! 2,411 incomplete"), "{text}");
 }
 
@@ -243,7 +242,7 @@ fn of_many_sources_those_in_trouble_are_in_sight() {
     let mut screen = screen_of(status);
     let text_before = text(&screen, 80, 24);
     println!("{text_before}");
-    assert!(row(&text_before, "adc-250").starts_with("! adc-250"));
+    assert!(text_before.contains("\n! adc-250        819 kB/s "), "{text_before}");
     assert!(text_before.contains("  and 29"), "{text_before}");
     for _ in 0..300 {
         screen.handle_event(&Event::Key(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE)));
@@ -299,7 +298,10 @@ fn an_alarm_is_acknowledged_with_a_reason() {
     (status.alarms[0].is_acknowledged, status.alarms[0].why) = (true, "crate is off".into());
     status.alarms[0].acknowledged_by = Some("anna".into());
     let shown = text(&screen_of(status), 120, 24);
-    assert!(shown.contains(" What is wrong: 1 acknowledged") && shown.contains("acknowledged by anna: crate is off"), "{shown}");
+    assert!(
+        shown.contains(" What is wrong: 1 acknowledged") && shown.contains("acknowledged by anna: crate is off"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -315,7 +317,10 @@ fn processes_are_started_and_ended_in_their_table() {
     assert_eq!(press(&mut screen, "r"), None);
     assert!(text(&screen, 80, 24).contains("Restart the process of adc-0?"));
     let Some(Effect::Send(order)) = press(&mut screen, "y") else { panic!("{screen:?}") };
-    assert_eq!((order.name.as_str(), order.request.path.as_str()), ("restart adc-0", "/api/v1/processes/adc%2D0/restart"));
+    assert_eq!(
+        (order.name.as_str(), order.request.path.as_str()),
+        ("restart adc-0", "/api/v1/processes/adc%2D0/restart")
+    );
     assert_eq!(press(&mut screen, "l"), Some(Effect::ReadLog("adc-0".into())));
     screen.take_log("adc-0", Ok((0..500).map(|line| format!("line {line}")).collect()));
     assert!(text(&screen, 80, 24).contains("line 499"), "the end of the log");
@@ -327,7 +332,10 @@ fn lost_contact_is_said_and_nothing_can_be_pressed() {
     screen.lose_contact("connection refused".into(), NOW - 12.0);
     let shown = text(&screen, 80, 24);
     println!("{shown}");
-    assert_eq!(row(&shown, "shift"), " shift  no contact  for 12 s: the values are old; connecting again  17:03:22 UTC");
+    assert_eq!(
+        row(&shown, "shift"),
+        " shift  no contact  for 12 s: the values are old; connecting again  17:03:22 UTC"
+    );
     assert!(shown.contains("\n connection refused\n") && shown.contains("st(o)p a(b)ort"), "{shown}");
     assert_eq!(press(&mut screen, "b"), None);
     assert_eq!(screen.notice.as_ref().unwrap().text, "there is no contact with the service");
@@ -365,6 +373,21 @@ fn text_of_others_cannot_move_the_cursor() {
         let buffer = draw(&screen, 80, 24);
         assert!(!buffer.content.iter().any(|cell| cell.symbol().contains(char::is_control)));
     }
+}
+
+/// A status as a service has sent it: run 1 of examples/shift.toml, 12 s after the end of adc-1.
+const SHIFT: &str = include_str!("shift.json");
+
+#[test]
+fn the_document_shows_the_screen_as_it_is() {
+    let status: Status = serde_json::from_str(SHIFT).unwrap();
+    let began = status.run.as_ref().and_then(|run| run.began_at).unwrap();
+    let seconds = status.run.as_ref().unwrap().seconds;
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 80, 24));
+    draw_screen(&screen_of(status), Look::default(), began + seconds, buffer.area, &mut buffer);
+    let drawn = rows(&buffer).join("\n");
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/control.md")).unwrap();
+    assert!(page.contains(&format!("```text\n{drawn}\n```")), "docs/control.md does not have this:\n{drawn}");
 }
 
 proptest! {

@@ -50,10 +50,7 @@ fn a_run_is_changed_by_options_and_keeps_its_words() {
     let verdict = &report["verdict"];
     // A wait at the end of the run, which a busy machine makes long, lowers only the goodput.
     let rate = |of: &Value, name: &str| of[name].as_f64().unwrap();
-    assert!(
-        rate(verdict, "carried_bits_per_second") >= rate(&report, "goodput_bits_per_second"),
-        "{report:#}"
-    );
+    assert!(rate(verdict, "carried_bits_per_second") >= rate(&report, "goodput_bits_per_second"), "{report:#}");
     assert!(verdict["limit"]["kind"].is_string() && verdict["sentence"].as_str().unwrap().contains("carried "));
 
     let run = std::fs::read_to_string(lab.path().join("elsewhere/run-000007/run.json")).unwrap();
