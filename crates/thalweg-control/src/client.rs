@@ -148,7 +148,7 @@ impl Client {
         if answer.status() != 200 {
             let code = answer.status().as_u16();
             let text = answer.into_body().read_to_string().map_err(Failure::broken)?;
-            return Err(refusal(code, &text));
+            return Err(refusal_failure(code, &text));
         }
         let reader = Box::new(answer.into_body().into_reader());
         Ok(StatusStream { url: self.url.clone(), reader, parser: EventParser::default() })
@@ -167,12 +167,12 @@ impl Client {
         if answer.status() == 200 {
             return serde_json::from_str(&text).map_err(Failure::broken);
         }
-        Err(refusal(answer.status().as_u16(), &text))
+        Err(refusal_failure(answer.status().as_u16(), &text))
     }
 }
 
 /// Returns the failure of a request that the service has refused with this body.
-fn refusal(code: u16, text: &str) -> Failure {
+fn refusal_failure(code: u16, text: &str) -> Failure {
     let body: Value = serde_json::from_str(text).unwrap_or_default();
     let reason = body["error"]["reason"].as_str().unwrap_or(text);
     let reason = replace_controls(reason).to_string();
@@ -203,19 +203,20 @@ impl StatusStream {
     pub fn next_status(&mut self) -> Result<Status, Failure> {
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
-            let length = self.reader.read(&mut chunk).map_err(|error| self.lost(&error.to_string()))?;
+            let length = self.reader.read(&mut chunk).map_err(|error| self.lost_contact(&error.to_string()))?;
             if length == 0 {
-                return Err(self.lost("it has closed the connection"));
+                return Err(self.lost_contact("it has closed the connection"));
             }
-            let events = self.parser.push_bytes(&chunk[..length]).map_err(|error| self.lost(&error.to_string()))?;
+            let events =
+                self.parser.push_bytes(&chunk[..length]).map_err(|error| self.lost_contact(&error.to_string()))?;
             if let Some(event) = events.iter().rfind(|event| event.kind == "status") {
                 return serde_json::from_str(&event.data)
-                    .map_err(|error| self.lost(&format!("its status cannot be read: {error}")));
+                    .map_err(|error| self.lost_contact(&format!("its status cannot be read: {error}")));
             }
         }
     }
 
-    fn lost(&self, problem: &str) -> Failure {
+    fn lost_contact(&self, problem: &str) -> Failure {
         Failure::Broken(format!("the connection to the service at {} is lost: {problem}", self.url))
     }
 }

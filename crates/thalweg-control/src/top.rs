@@ -228,7 +228,7 @@ impl Session {
             })?,
             Effect::Suspend => {
                 let stop = || _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGTSTP);
-                terminal.lend(stop).map_err(no_terminal)?;
+                terminal.lend_terminal(stop).map_err(no_terminal)?;
             }
             Effect::Quit => return Ok(Some(ExitCode::SUCCESS)),
         }

@@ -63,7 +63,7 @@ impl EventParser {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let text = if is_first { text.trim_start_matches('\u{feff}') } else { &text };
         if text.is_empty() {
-            return self.dispatch();
+            return self.end_event();
         }
         let (field, value) = text.split_once(':').unwrap_or((text, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -80,7 +80,7 @@ impl EventParser {
     }
 
     /// Ends the event. One without data is none.
-    fn dispatch(&mut self) -> Option<ServerEvent> {
+    fn end_event(&mut self) -> Option<ServerEvent> {
         let kind = std::mem::take(&mut self.kind);
         let mut data = std::mem::take(&mut self.data);
         data.pop()?;

@@ -6,7 +6,7 @@ mod tables;
 
 use crate::status::{Status, TroubleLevel};
 use crate::top::screen::{COMMAND_KEYS, Contact, PROCESS_KEYS, Screen, Tab};
-use parts::{Section, clock_time, list_names, shorten, span_text, stopwatch, width_of, wrap_lines};
+use parts::{Section, clock_time, format_stopwatch, list_names, shorten_text, span_text, width_of, wrap_lines};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -41,7 +41,7 @@ enum Tone {
 }
 
 impl Look {
-    fn style(self, tone: Tone) -> Style {
+    fn tone_style(self, tone: Tone) -> Style {
         let (color, modifier) = match tone {
             Tone::Plain => (None, Modifier::empty()),
             Tone::Quiet => (None, Modifier::DIM),
@@ -58,16 +58,16 @@ impl Look {
 
     /// Returns a piece of text. Control characters, which could move the cursor, are replaced.
     fn span(self, text: impl AsRef<str>, tone: Tone) -> Span<'static> {
-        Span::styled(replace_controls(text.as_ref()).into_owned(), self.style(tone))
+        Span::styled(replace_controls(text.as_ref()).into_owned(), self.tone_style(tone))
     }
 
     /// Returns a title over the whole width, with a remark.
-    fn title(self, title: &str, remark: &str, tone: Tone, width: usize) -> Line<'static> {
+    fn title_line(self, title: &str, remark: &str, tone: Tone, width: usize) -> Line<'static> {
         let colon = if remark.is_empty() { "" } else { ": " };
         let title = self.span(format!("{title}{colon}"), Tone::Title);
-        let remark = shorten(&replace_controls(remark), width.saturating_sub(title.width()));
+        let remark = shorten_text(&replace_controls(remark), width.saturating_sub(title.width()));
         let rest = width.saturating_sub(title.width() + width_of(&remark));
-        let underlined = self.style(tone).add_modifier(Modifier::UNDERLINED);
+        let underlined = self.tone_style(tone).add_modifier(Modifier::UNDERLINED);
         let remark = Span::styled(remark, underlined);
         Line::from(vec![title, remark, self.span(" ".repeat(rest), Tone::Title)])
     }
@@ -100,7 +100,7 @@ pub fn draw_screen(screen: &Screen, look: Look, unix: f64, area: Rect, buffer: &
         (None, _) => Vec::new(),
         (Some(status), Tab::Run) => {
             let has_gaps = height >= TALL_ROWS;
-            Section::stack(tables::run_sections(screen, status, look, width), rows, has_gaps)
+            Section::stack_sections(tables::run_sections(screen, status, look, width), rows, has_gaps)
         }
         (Some(status), Tab::Processes) => tables::process_lines(screen, status, look, width, rows),
     };
@@ -127,10 +127,10 @@ fn head_lines(screen: &Screen, look: Look, unix: f64, width: usize) -> Vec<Line<
             (format!(" {} ", status.state), state_tone(status), state_sentence(status))
         }
     };
-    let badge = Span::styled(badge, look.style(tone).add_modifier(Modifier::REVERSED | Modifier::BOLD));
+    let badge = Span::styled(badge, look.tone_style(tone).add_modifier(Modifier::REVERSED | Modifier::BOLD));
     let name = look.span(format!(" {} ", status.experiment), Tone::Strong);
     let room = width.saturating_sub(name.width() + badge.width() + width_of(&clock) + 1);
-    let sentence = shorten(&replace_controls(&sentence), room);
+    let sentence = shorten_text(&replace_controls(&sentence), room);
     let gap = " ".repeat(room - width_of(&sentence));
     let first = vec![name, badge, look.span(format!(" {sentence}{gap}"), Tone::Plain), look.span(clock, Tone::Quiet)];
     let second = match &screen.contact {
@@ -163,7 +163,7 @@ fn run_text(status: &Status) -> String {
         let note = if run.note.is_empty() { "without a note" } else { &run.note };
         return match run.began_at {
             Some(began) => {
-                let (time, since) = (stopwatch(run.seconds), clock_time(began));
+                let (time, since) = (format_stopwatch(run.seconds), clock_time(began));
                 format!("run {} ({}), {time} since {since}: {note}", run.number, run.kind)
             }
             None => format!("run {} ({}) has not begun: {note}", run.number, run.kind),

@@ -268,7 +268,7 @@ impl Screen {
             None => self.handle_plain_key(key),
             Some(Dialog::Text { purpose, text }) => self.handle_text_key(key, purpose, text),
             Some(Dialog::Confirm { question, order }) => match key.code {
-                KeyCode::Char('y' | 'Y') => self.send(order),
+                KeyCode::Char('y' | 'Y') => self.send_order(order),
                 KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => None,
                 _ => {
                     self.dialog = Some(Dialog::Confirm { question, order });
@@ -323,7 +323,7 @@ impl Screen {
         }
     }
 
-    fn refuse(&mut self, reason: String) -> Option<Effect> {
+    fn show_refusal(&mut self, reason: String) -> Option<Effect> {
         self.notice = Some(Notice { is_refusal: true, text: reason });
         None
     }
@@ -331,7 +331,7 @@ impl Screen {
     /// Gives a command, after a question where it has one.
     fn give_command(&mut self, command: CommandName) -> Option<Effect> {
         if let Err(reason) = self.check_command(command) {
-            return self.refuse(reason);
+            return self.show_refusal(reason);
         }
         let run = self.status.as_ref().and_then(|status| status.run.as_ref());
         let run = run.map_or_else(|| "the run".to_owned(), |run| format!("run {}", run.number));
@@ -348,7 +348,7 @@ impl Screen {
             }
             CommandName::Stop => format!("Stop {run}?"),
             CommandName::Abort => format!("Abort {run}? Events that are not closed are lost."),
-            _ => return self.send(order),
+            _ => return self.send_order(order),
         };
         self.dialog = Some(Dialog::Confirm { question, order });
         None
@@ -363,11 +363,11 @@ impl Screen {
         let (action, _) = PROCESS_KEYS.into_iter().find(|(_, other)| *other == key)?;
         let node = match self.check_process_action(action) {
             Ok(process) => process.node.clone(),
-            Err(reason) => return self.refuse(reason),
+            Err(reason) => return self.show_refusal(reason),
         };
         let order = Order { name: format!("{action} {node}"), request: ChangeRequest::process(&node, action) };
         if action == ProcessAction::Start {
-            return self.send(order);
+            return self.send_order(order);
         }
         let has_run = self.status.as_ref().is_some_and(|status| status.run.is_some());
         let warning = if has_run && action == ProcessAction::Stop { " A run is under way." } else { "" };
@@ -381,8 +381,8 @@ impl Screen {
         let alarms = self.status.iter().flat_map(|status| find_troubles(status)).flat_map(|trouble| trouble.alarms);
         let alarm = alarms.into_iter().find(|alarm| !alarm.is_acknowledged);
         match (self.check_contact().err(), alarm) {
-            (Some(reason), _) => _ = self.refuse(reason),
-            (None, None) => _ = self.refuse("there is no alarm that is not acknowledged".into()),
+            (Some(reason), _) => _ = self.show_refusal(reason),
+            (None, None) => _ = self.show_refusal("there is no alarm that is not acknowledged".into()),
             (None, Some(alarm)) => {
                 let purpose = Purpose::Acknowledge { id: alarm.id, alarm: alarm.text };
                 self.dialog = Some(Dialog::Text { purpose, text: String::new() });
@@ -394,7 +394,7 @@ impl Screen {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Esc => return None,
-            KeyCode::Enter if is_complete(&purpose, &text) => return self.send(text_order(purpose, text.trim())),
+            KeyCode::Enter if is_complete(&purpose, &text) => return self.send_order(text_order(purpose, text.trim())),
             KeyCode::Tab | KeyCode::BackTab => {
                 if let Purpose::Run(_, kind) = &mut purpose {
                     *kind = if *kind == RunKind::Physics { RunKind::Test } else { RunKind::Physics };
@@ -413,9 +413,9 @@ impl Screen {
         None
     }
 
-    fn send(&mut self, order: Order) -> Option<Effect> {
+    fn send_order(&mut self, order: Order) -> Option<Effect> {
         if self.pending.contains(&order.name) {
-            return self.refuse(format!("{} is under way: wait for its answer", order.name));
+            return self.show_refusal(format!("{} is under way: wait for its answer", order.name));
         }
         self.pending.push(order.name.clone());
         Some(Effect::Send(order))

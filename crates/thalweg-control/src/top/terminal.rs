@@ -48,7 +48,7 @@ impl Terminal {
     ///
     /// # Errors
     /// The terminal is gone.
-    pub fn lend(&mut self, work: impl FnOnce()) -> io::Result<()> {
+    pub fn lend_terminal(&mut self, work: impl FnOnce()) -> io::Result<()> {
         give_back();
         work();
         take_over()?;

@@ -28,7 +28,7 @@ impl Trouble {
     }
 
     /// Returns the time since which there is an alarm: Unix time in seconds.
-    pub fn since(&self) -> Option<f64> {
+    pub fn first_alarm_time(&self) -> Option<f64> {
         self.alarms.iter().map(|alarm| alarm.since_at).reduce(f64::min)
     }
 

@@ -1,6 +1,6 @@
 //! Dialogs, over the middle of the screen.
 
-use super::parts::{shorten, width_of, wrap_lines};
+use super::parts::{shorten_text, width_of, wrap_lines};
 use super::{Look, Tone};
 use crate::top::screen::{Dialog, Purpose, Screen};
 use ratatui::buffer::Buffer;
@@ -40,7 +40,7 @@ pub(super) fn draw_dialog(screen: &Screen, look: Look, area: Rect, buffer: &mut 
         Dialog::Help => (" Keys ".to_owned(), HELP.map(Line::from).to_vec(), "any key: back"),
         Dialog::Confirm { question, .. } => (
             " Sure? ".to_owned(),
-            wrap_lines(&replace_controls(question), inner, 3, look.style(Tone::Strong)),
+            wrap_lines(&replace_controls(question), inner, 3, look.tone_style(Tone::Strong)),
             "y: yes  n: no",
         ),
         Dialog::Text { purpose, text } => text_lines(purpose, text, look, inner),
@@ -48,7 +48,7 @@ pub(super) fn draw_dialog(screen: &Screen, look: Look, area: Rect, buffer: &mut 
             let waits = ["…".to_owned()];
             let lines = lines.as_deref().unwrap_or(&waits);
             let skipped = lines.len().saturating_sub(room.saturating_sub(2));
-            let shown = lines.iter().skip(skipped).map(|line| Line::from(shorten(&replace_controls(line), inner)));
+            let shown = lines.iter().skip(skipped).map(|line| Line::from(shorten_text(&replace_controls(line), inner)));
             (format!(" Log of {} ", replace_controls(node)), shown.collect(), "any key: back")
         }
     };
@@ -70,7 +70,7 @@ fn text_lines(purpose: &Purpose, text: &str, look: Look, width: usize) -> (Strin
         ),
         Purpose::Step => (" step: its label ".to_owned(), Vec::new(), "Enter: mark the step  Esc: leave it"),
         Purpose::Acknowledge { alarm, .. } => {
-            let lines = wrap_lines(&replace_controls(alarm), width, 3, look.style(Tone::Strong));
+            let lines = wrap_lines(&replace_controls(alarm), width, 3, look.tone_style(Tone::Strong));
             (" Acknowledge an alarm: why? ".to_owned(), lines, "Enter: acknowledge  Esc: leave it")
         }
     };
@@ -87,7 +87,7 @@ fn text_lines(purpose: &Purpose, text: &str, look: Look, width: usize) -> (Strin
         chars.next();
         shown = chars.as_str();
     }
-    let cursor = Span::styled(" ", look.style(Tone::Plain).add_modifier(Modifier::REVERSED));
+    let cursor = Span::styled(" ", look.tone_style(Tone::Plain).add_modifier(Modifier::REVERSED));
     lines.push(Line::from(vec![look.span(label, Tone::Plain), look.span(shown, Tone::Strong), cursor]));
     (title, lines, keys)
 }

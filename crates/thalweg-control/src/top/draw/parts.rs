@@ -19,7 +19,7 @@ pub(super) struct Section {
 
 impl Section {
     /// Returns the lines of sections below one another: each has its least, and then the first ones have more.
-    pub(super) fn stack(sections: Vec<Self>, height: usize, has_gaps: bool) -> Vec<Line<'static>> {
+    pub(super) fn stack_sections(sections: Vec<Self>, height: usize, has_gaps: bool) -> Vec<Line<'static>> {
         let gap = usize::from(has_gaps);
         let least = |section: &Self| section.rows.len().min(section.least_rows) + 1 + gap;
         let mut spare = height.saturating_sub(sections.iter().map(least).sum());
@@ -64,17 +64,17 @@ pub(super) struct Column {
 }
 
 impl Column {
-    pub(super) const fn text(title: &'static str, width: usize) -> Self {
+    pub(super) const fn text_column(title: &'static str, width: usize) -> Self {
         Self { title, width, is_number: false }
     }
 
-    pub(super) const fn number(title: &'static str, width: usize) -> Self {
+    pub(super) const fn number_column(title: &'static str, width: usize) -> Self {
         Self { title, width, is_number: true }
     }
 
     /// Returns a text in this column, shortened or filled up.
-    fn cell(&self, text: &str) -> String {
-        let text = shorten(&replace_controls(text), self.width);
+    fn fill_cell(&self, text: &str) -> String {
+        let text = shorten_text(&replace_controls(text), self.width);
         let gap = " ".repeat(self.width - width_of(&text));
         if self.is_number { format!("{gap}{text}") } else { format!("{text}{gap}") }
     }
@@ -82,7 +82,7 @@ impl Column {
 
 /// Returns the texts of a row in their columns, each after a space.
 pub(super) fn join_cells<'a>(columns: &[Column], cells: impl IntoIterator<Item = &'a str>) -> String {
-    columns.iter().zip(cells).map(|(column, text)| format!(" {}", column.cell(text))).collect()
+    columns.iter().zip(cells).map(|(column, text)| format!(" {}", column.fill_cell(text))).collect()
 }
 
 /// Returns the head of a table over the whole width.
@@ -106,7 +106,7 @@ pub(super) fn width_of(text: &str) -> usize {
 }
 
 /// Shortens a text to a width.
-pub(super) fn shorten(text: &str, width: usize) -> String {
+pub(super) fn shorten_text(text: &str, width: usize) -> String {
     if width_of(text) <= width {
         return text.to_owned();
     }
@@ -140,7 +140,7 @@ pub(super) fn wrap_lines(text: &str, width: usize, max_lines: usize, style: Styl
     let lines = lines.into_iter().take(max_lines).enumerate().map(|(index, line)| {
         let indent = if index > 0 { INDENT } else { "" };
         let mark = if is_cut && index + 1 == max_lines { " …" } else { "" };
-        Line::styled(shorten(&format!("{indent}{line}{mark}"), width), style)
+        Line::styled(shorten_text(&format!("{indent}{line}{mark}"), width), style)
     });
     lines.collect()
 }
@@ -170,7 +170,7 @@ pub(super) fn clock_time(unix: f64) -> String {
 }
 
 /// Returns a duration in seconds as hours, minutes and seconds.
-pub(super) fn stopwatch(seconds: f64) -> String {
+pub(super) fn format_stopwatch(seconds: f64) -> String {
     let seconds = if seconds.is_finite() { seconds.max(0.0).floor() } else { 0.0 };
     format!("{:.0}:{:02.0}:{:02.0}", (seconds / 3600.0).floor(), (seconds / 60.0).floor() % 60.0, seconds % 60.0)
 }

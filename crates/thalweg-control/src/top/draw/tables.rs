@@ -44,7 +44,7 @@ fn trouble_section(status: &Status, look: Look, width: usize) -> Section {
         (_, silenced) => (format!("{silenced} acknowledged"), Tone::Plain),
     };
     Section {
-        title: look.title(" What is wrong", &remark, tone, width),
+        title: look.title_line(" What is wrong", &remark, tone, width),
         rows,
         scroll: 0,
         least_rows: LEAST_TROUBLES,
@@ -57,7 +57,7 @@ fn trouble_lines(trouble: &Trouble, look: Look, width: usize) -> Vec<Line<'stati
     let mut text = format!("{}{place}: {}", trouble.subject, trouble.text);
     let mut sign = severity_sign(trouble.severity);
     let mut tone = severity_tone(trouble.severity);
-    let since = trouble.since().map_or_else(String::new, clock_time);
+    let since = trouble.first_alarm_time().map_or_else(String::new, clock_time);
     if let Some(alarm) = trouble.alarms.first().filter(|_| trouble.is_acknowledged()) {
         let by = alarm.acknowledged_by.as_deref().unwrap_or("a client");
         text += &format!(" (acknowledged by {by}: {})", alarm.why);
@@ -93,25 +93,25 @@ fn source_section(status: &Status, scroll: usize, look: Look, width: usize) -> S
     let is_wide = width >= WIDE_COLUMNS;
     let name_columns = if is_wide { MAX_NAME_COLUMNS } else { 12 };
     let mut columns = vec![
-        Column::text("Source", name_columns),
-        Column::number("Rate", 10),
-        Column::number("Events/s", 8),
-        Column::number("Backlog", 7),
-        Column::number("Dead", 5),
-        Column::number("Lost", 7),
-        Column::text("Silent since", 12),
+        Column::text_column("Source", name_columns),
+        Column::number_column("Rate", 10),
+        Column::number_column("Events/s", 8),
+        Column::number_column("Backlog", 7),
+        Column::number_column("Dead", 5),
+        Column::number_column("Lost", 7),
+        Column::text_column("Silent since", 12),
     ];
     if is_wide {
         columns.extend([
-            Column::number("Credit", 10),
-            Column::number("Owes for", 9),
-            Column::number("Sent again", 10),
-            Column::number("Absent", 8),
-            Column::text("Link", 8),
-            Column::text("Address", 22),
+            Column::number_column("Credit", 10),
+            Column::number_column("Owes for", 9),
+            Column::number_column("Sent again", 10),
+            Column::number_column("Absent", 8),
+            Column::text_column("Link", 8),
+            Column::text_column("Address", 22),
         ]);
     }
-    columns.push(Column::text("Host", 0));
+    columns.push(Column::text_column("Host", 0));
     fill_width(&mut columns, width);
     // Those in trouble first, otherwise as in the topology.
     let mut sources: Vec<&SourceView> = status.sources.iter().collect();
@@ -150,13 +150,13 @@ fn source_row(source: &SourceView, columns: &[Column], is_wide: bool, look: Look
 fn builder_section(status: &Status, look: Look, width: usize) -> Section {
     let name_columns = if width >= WIDE_COLUMNS { MAX_NAME_COLUMNS } else { 12 };
     let mut columns = [
-        Column::text("Builder", name_columns),
-        Column::number("Rate", 10),
-        Column::number("Events", 11),
-        Column::number("Incomplete", 10),
-        Column::number("Held up", 7),
-        Column::number("Disk lasts", 10),
-        Column::text("Host", 0),
+        Column::text_column("Builder", name_columns),
+        Column::number_column("Rate", 10),
+        Column::number_column("Events", 11),
+        Column::number_column("Incomplete", 10),
+        Column::number_column("Held up", 7),
+        Column::number_column("Disk lasts", 10),
+        Column::text_column("Host", 0),
     ];
     fill_width(&mut columns, width);
     let rows: Vec<_> = status.builders.iter().map(|builder| builder_row(builder, &columns, look)).collect();
@@ -226,7 +226,7 @@ fn ledger_section(status: &Status, look: Look, width: usize) -> Section {
     }
     let rows: Vec<Line<'static>> = rows.into_iter().map(Line::from).collect();
     Section {
-        title: look.title(" Ledger", &remark, tone, width),
+        title: look.title_line(" Ledger", &remark, tone, width),
         least_rows: rows.len(),
         rows,
         scroll: 0,
@@ -246,7 +246,7 @@ fn message_section(status: &Status, look: Look, width: usize) -> Section {
         Line::from(vec![look.span(format!(" {}", clock_time(message.at)), Tone::Quiet), text])
     });
     let rows = rows.collect();
-    let title = look.title(" Messages", "the newest first", Tone::Plain, width);
+    let title = look.title_line(" Messages", "the newest first", Tone::Plain, width);
     Section { title, rows, scroll: 0, least_rows: LEAST_MESSAGES, tells_rest: false }
 }
 
@@ -260,13 +260,13 @@ pub(super) fn process_lines(
 ) -> Vec<Line<'static>> {
     let name_columns = if width >= WIDE_COLUMNS { MAX_NAME_COLUMNS } else { 14 };
     let mut columns = [
-        Column::text("Node", name_columns),
-        Column::text("Kind", 7),
-        Column::text("State", 8),
-        Column::text("Since", 8),
-        Column::number("Process", 8),
-        Column::text("Started as", 10),
-        Column::text("Host", 0),
+        Column::text_column("Node", name_columns),
+        Column::text_column("Kind", 7),
+        Column::text_column("State", 8),
+        Column::text_column("Since", 8),
+        Column::number_column("Process", 8),
+        Column::text_column("Started as", 10),
+        Column::text_column("Host", 0),
     ];
     fill_width(&mut columns, width);
     let selected = status.processes.get(screen.selected);

@@ -40,7 +40,7 @@ fn row(text: &str, word: &str) -> String {
     found.unwrap_or_else(|| panic!("no row of {word}:\n{text}")).to_owned()
 }
 
-fn source(name: &str) -> SourceView {
+fn healthy_source(name: &str) -> SourceView {
     SourceView {
         name: name.into(),
         id: "1.0".into(),
@@ -58,7 +58,7 @@ fn source(name: &str) -> SourceView {
     }
 }
 
-fn process(node: &str, legal: &[ProcessAction]) -> ProcessView {
+fn process_of(node: &str, legal: &[ProcessAction]) -> ProcessView {
     let actions = ProcessAction::ALL.into_iter().map(|action| {
         let legal = legal.contains(&action);
         let reason = if legal { String::new() } else { format!("node '{node}' cannot {action}") };
@@ -107,7 +107,7 @@ fn status() -> Status {
             ..Totals::default()
         },
         ledger: LedgerView { accepted: 6_000, built: 5_991, on_the_way: 9, ..LedgerView::default() },
-        sources: ["adc-0", "adc-1", "adc-2"].map(source).to_vec(),
+        sources: ["adc-0", "adc-1", "adc-2"].map(healthy_source).to_vec(),
         builders: vec![BuilderView {
             name: "builder".into(),
             host: "daq-0".into(),
@@ -126,7 +126,7 @@ fn status() -> Status {
             run: Some(1),
             text: "running: run 1 is under way".into(),
         }],
-        processes: vec![process("builder", &[ProcessAction::Stop]), process("adc-0", &ProcessAction::ALL)],
+        processes: vec![process_of("builder", &[ProcessAction::Stop]), process_of("adc-0", &ProcessAction::ALL)],
         ..Status::default()
     }
 }
@@ -168,7 +168,7 @@ fn screen_of(status: Status) -> Screen {
     screen
 }
 
-fn press(screen: &mut Screen, keys: &str) -> Option<Effect> {
+fn press_keys(screen: &mut Screen, keys: &str) -> Option<Effect> {
     let event = |code| Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
     let mut last = None;
     for key in keys.chars() {
@@ -236,7 +236,7 @@ fn a_fragment_that_is_in_no_bucket_is_a_trouble() {
 #[test]
 fn of_many_sources_those_in_trouble_are_in_sight() {
     let mut status = status();
-    status.sources = (0..300).map(|index| source(&format!("adc-{index:03}"))).collect();
+    status.sources = (0..300).map(|index| healthy_source(&format!("adc-{index:03}"))).collect();
     status.sources[250].severity = TroubleLevel::Minor;
     status.sources[250].trouble = "2 fragments came too late".into();
     let mut screen = screen_of(status);
@@ -253,16 +253,16 @@ fn of_many_sources_those_in_trouble_are_in_sight() {
 #[test]
 fn a_key_that_is_not_legal_says_why_and_abort_and_stop_ask_first() {
     let mut screen = screen_of(status());
-    assert_eq!(press(&mut screen, "s"), None);
+    assert_eq!(press_keys(&mut screen, "s"), None);
     let reason = " ! cannot start: the experiment is running: a run is under way: stop it first";
     assert!(text(&screen, 80, 24).contains(reason));
-    assert_eq!(press(&mut screen, "o"), None);
+    assert_eq!(press_keys(&mut screen, "o"), None);
     let shown = text(&screen, 80, 24);
     println!("{shown}");
     assert!(shown.contains("Stop run 1?") && shown.contains("y: yes  n: no"));
-    assert_eq!(press(&mut screen, "x\n"), None, "yes is a word of its own");
-    assert_eq!((press(&mut screen, "n"), screen.dialog.is_none()), (None, true));
-    let Some(Effect::Send(order)) = press(&mut screen, "by") else { panic!("{screen:?}") };
+    assert_eq!(press_keys(&mut screen, "x\n"), None, "yes is a word of its own");
+    assert_eq!((press_keys(&mut screen, "n"), screen.dialog.is_none()), (None, true));
+    let Some(Effect::Send(order)) = press_keys(&mut screen, "by") else { panic!("{screen:?}") };
     assert_eq!(order.request.path, "/api/v1/commands/abort");
     assert!(text(&screen, 80, 24).contains(" abort is under way"));
     screen.take_answer("abort", Err("cannot abort: the builder is gone".into()));
@@ -275,12 +275,12 @@ fn a_start_asks_for_a_note_and_a_kind() {
     status.run = None;
     status.commands = BTreeMap::from([(CommandName::Start, Legality { legal: true, reason: String::new() })]);
     let mut screen = screen_of(status);
-    assert_eq!(press(&mut screen, "sbeam q\t"), None);
+    assert_eq!(press_keys(&mut screen, "sbeam q\t"), None);
     let shown = text(&screen, 80, 24);
     println!("{shown}");
     assert!(shown.contains("kind: test") && shown.contains("note: beam q"), "keys are letters of the note");
     screen.handle_event(&Event::Paste(" 2\nyq".into()));
-    let Some(Effect::Send(order)) = press(&mut screen, "\n") else { panic!("{screen:?}") };
+    let Some(Effect::Send(order)) = press_keys(&mut screen, "\n") else { panic!("{screen:?}") };
     assert_eq!(order.request.path, "/api/v1/commands/start");
     assert_eq!(order.request.body, serde_json::json!({ "kind": "test", "note": "beam q 2yq" }));
     assert_eq!(screen.handle_event(&Event::Paste("s\n".into())), None, "what is pasted gives no commands");
@@ -290,9 +290,9 @@ fn a_start_asks_for_a_note_and_a_kind() {
 #[test]
 fn an_alarm_is_acknowledged_with_a_reason() {
     let mut screen = screen_of(broken_status());
-    assert_eq!(press(&mut screen, "k\n"), None, "a reason is needed");
+    assert_eq!(press_keys(&mut screen, "k\n"), None, "a reason is needed");
     assert!(text(&screen, 80, 24).contains("node adc-1 is not connected"));
-    let Some(Effect::Send(order)) = press(&mut screen, "crate is off\n") else { panic!("{screen:?}") };
+    let Some(Effect::Send(order)) = press_keys(&mut screen, "crate is off\n") else { panic!("{screen:?}") };
     assert_eq!(order.request.path, "/api/v1/alarms/process%2Dmissing%3Aadc%2D1/acknowledge");
     let mut status = broken_status();
     (status.alarms[0].is_acknowledged, status.alarms[0].why) = (true, "crate is off".into());
@@ -307,21 +307,21 @@ fn an_alarm_is_acknowledged_with_a_reason() {
 #[test]
 fn processes_are_started_and_ended_in_their_table() {
     let mut screen = screen_of(status());
-    assert_eq!(press(&mut screen, "\tr"), None);
+    assert_eq!(press_keys(&mut screen, "\tr"), None);
     let shown = text(&screen, 80, 24);
     println!("{shown}");
     assert_eq!(row(&shown, "builder"), "> builder        source  up       16:53:22     4242 child      daq-0");
     assert!(shown.contains(" ! node 'builder' cannot restart") && shown.contains("Last line of builder: connected"));
     assert!(shown.contains(" (s)tart st[o]p (r)estart [l]og"), "{shown}");
     screen.handle_event(&Event::Key(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE)));
-    assert_eq!(press(&mut screen, "r"), None);
+    assert_eq!(press_keys(&mut screen, "r"), None);
     assert!(text(&screen, 80, 24).contains("Restart the process of adc-0?"));
-    let Some(Effect::Send(order)) = press(&mut screen, "y") else { panic!("{screen:?}") };
+    let Some(Effect::Send(order)) = press_keys(&mut screen, "y") else { panic!("{screen:?}") };
     assert_eq!(
         (order.name.as_str(), order.request.path.as_str()),
         ("restart adc-0", "/api/v1/processes/adc%2D0/restart")
     );
-    assert_eq!(press(&mut screen, "l"), Some(Effect::ReadLog("adc-0".into())));
+    assert_eq!(press_keys(&mut screen, "l"), Some(Effect::ReadLog("adc-0".into())));
     screen.take_log("adc-0", Ok((0..500).map(|line| format!("line {line}")).collect()));
     assert!(text(&screen, 80, 24).contains("line 499"), "the end of the log");
 }
@@ -337,7 +337,7 @@ fn lost_contact_is_said_and_nothing_can_be_pressed() {
         " shift  no contact  for 12 s: the values are old; connecting again  17:03:22 UTC"
     );
     assert!(shown.contains("\n connection refused\n") && shown.contains("st(o)p a(b)ort"), "{shown}");
-    assert_eq!(press(&mut screen, "b"), None);
+    assert_eq!(press_keys(&mut screen, "b"), None);
     assert_eq!(screen.notice.as_ref().unwrap().text, "there is no contact with the service");
     screen.lose_contact("still".into(), NOW);
     assert!(matches!(screen.contact, Contact::Lost { since, .. } if since < NOW));
@@ -368,7 +368,7 @@ fn text_of_others_cannot_move_the_cursor() {
     let mut screen = screen_of(status);
     screen.notice = Some(Notice { is_refusal: true, text: evil.into() });
     for keys in ["", "\t", "l", "\u{1b}?"] {
-        press(&mut screen, keys);
+        press_keys(&mut screen, keys);
         screen.take_log("builder", Ok(vec![evil.into()]));
         let buffer = draw(&screen, 80, 24);
         assert!(!buffer.content.iter().any(|cell| cell.symbol().contains(char::is_control)));
@@ -410,15 +410,15 @@ proptest! {
             backlog: count,
             trouble: name.clone(),
             severity: if count.is_multiple_of(2) { TroubleLevel::Major } else { TroubleLevel::Ok },
-            ..source(name)
+            ..healthy_source(name)
         }).collect();
         status.ledger = LedgerView { accepted: count, built: count, lost: count, late: count, ..LedgerView::default() };
         status.totals = Totals { events: count, bytes_per_second: figure, events_per_second: figure, ..Totals::default() };
         status.builders[0].disk.seconds_left = Some(figure);
-        status.processes = names.iter().map(|name| process(name, &ProcessAction::ALL)).collect();
+        status.processes = names.iter().map(|name| process_of(name, &ProcessAction::ALL)).collect();
         status.waits_for = names;
         let mut screen = screen_of(status);
-        press(&mut screen, &keys);
+        press_keys(&mut screen, &keys);
         let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
         draw_screen(&screen, Look::default(), figure, buffer.area, &mut buffer);
     }
