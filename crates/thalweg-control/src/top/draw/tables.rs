@@ -5,7 +5,7 @@ use super::parts::{
 };
 use super::{Look, Tone, WIDE_COLUMNS, severity_sign, severity_tone};
 use crate::status::{BuilderView, IncompleteView, LedgerView, ProcessView, SourceView, Status};
-use crate::top::screen::Screen;
+use crate::top::screen::{Contact, Screen};
 use crate::top::trouble::{Trouble, find_troubles};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -24,7 +24,7 @@ const TROUBLE_LINES: usize = 2;
 
 pub(super) fn run_sections(screen: &Screen, status: &Status, look: Look, width: usize) -> Vec<Section> {
     vec![
-        trouble_section(status, look, width),
+        trouble_section(screen, status, look, width),
         source_section(status, screen.scroll, look, width),
         builder_section(status, look, width),
         ledger_section(status, look, width),
@@ -32,14 +32,15 @@ pub(super) fn run_sections(screen: &Screen, status: &Status, look: Look, width: 
     ]
 }
 
-fn trouble_section(status: &Status, look: Look, width: usize) -> Section {
+fn trouble_section(screen: &Screen, status: &Status, look: Look, width: usize) -> Section {
     let troubles = find_troubles(status);
     let mut rows: Vec<Line<'static>> =
         troubles.iter().flat_map(|trouble| trouble_lines(trouble, look, width)).collect();
     rows.extend(status.incomplete_events.first().map(|event| incomplete_line(event, look)));
     let silenced = troubles.iter().filter(|trouble| trouble.is_acknowledged()).count();
     let (remark, tone) = match (rows.len(), silenced) {
-        (0, _) => ("nothing".to_owned(), Tone::Good),
+        (0, _) if screen.contact == Contact::Live => ("nothing".to_owned(), Tone::Good),
+        (0, _) => ("not known without contact".to_owned(), Tone::Bad),
         (_, 0) => (String::new(), Tone::Plain),
         (_, silenced) => (format!("{silenced} acknowledged"), Tone::Plain),
     };
@@ -154,7 +155,7 @@ fn builder_section(status: &Status, look: Look, width: usize) -> Section {
         Column::number_column("Rate", 10),
         Column::number_column("Events", 11),
         Column::number_column("Incomplete", 10),
-        Column::number_column("Held up", 7),
+        Column::number_column("Back-pressure", 13),
         Column::number_column("Disk lasts", 10),
         Column::text_column("Host", 0),
     ];

@@ -193,8 +193,11 @@ fn a_run_is_seen_at_a_glance_at_80_by_24() {
     assert_eq!(row(&text, "What"), " What is wrong: nothing");
     assert_eq!(row(&text, "Source"), "  Source             Rate Events/s Backlog  Dead    Lost Silent since Host");
     assert_eq!(row(&text, "adc-1"), "  adc-1          819 kB/s      200       3 < 1 %       0 -            daq-0");
-    assert_eq!(row(&text, "Builder"), "  Builder            Rate      Events Incomplete Held up Disk lasts Host");
-    assert_eq!(row(&text, "builder"), "  builder       2.46 MB/s       1,997          0     0 % 3 h 12 min daq-0");
+    assert_eq!(row(&text, "Builder"), "  Builder            Rate      Events Incomplete Back-pressure Disk lasts Host");
+    assert_eq!(
+        row(&text, "builder"),
+        "  builder       2.46 MB/s       1,997          0           0 % 3 h 12 min daq-0"
+    );
     assert_eq!(row(&text, "Ledger"), " Ledger: 6,000 fragments accepted, each in one of these buckets");
     assert_eq!(row(&text, "built"), "  built 5,991  on the way 9  rejected 0  beyond the end 0  dropped 0");
     assert!(text.contains("\n 17:00:10   running: run 1 is under way\n"), "{text}");
@@ -336,6 +339,7 @@ fn lost_contact_is_said_and_nothing_can_be_pressed() {
         row(&shown, "shift"),
         " shift  no contact  for 12 s: the values are old; connecting again  17:03:22 UTC"
     );
+    assert_eq!(row(&shown, "What"), " What is wrong: not known without contact");
     assert!(shown.contains("\n connection refused\n") && shown.contains("st(o)p a(b)ort"), "{shown}");
     assert_eq!(press_keys(&mut screen, "b"), None);
     assert_eq!(screen.notice.as_ref().unwrap().text, "there is no contact with the service");
