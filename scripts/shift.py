@@ -36,6 +36,7 @@ EPICS = {
         f"EPICS_{kind}_ADDR_LIST": "127.0.0.1",
         f"EPICS_{kind}_AUTO_ADDR_LIST": "NO",
         f"EPICS_{kind}S_INTF_ADDR_LIST": "127.0.0.1",
+        f"EPICS_{kind}S_BEACON_ADDR_LIST": "127.0.0.1",
     }.items()
 }
 

@@ -84,6 +84,7 @@ export interface Source extends Ledger {
   dead_percent: number | null;
   sent_again_bytes: number;
   bytes: number;
+  silent_since_at: number | null;
   absent_events: number;
   severity: Severity;
   trouble: string;
@@ -98,6 +99,7 @@ export interface Builder {
   incomplete: number;
   bytes_per_second: number;
   stalled_percent: number;
+  disk: { free_bytes: number | null; seconds_left: number | null };
 }
 
 export interface MissingSource {
