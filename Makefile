@@ -41,6 +41,12 @@ demo: ## Play a radio telescope's recording through the whole path, verify it, d
 	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
 	@$(PYTHON) scripts/demo.py --out demo
 
+.PHONY: shift
+shift: ## Run control of three simulated sources and a builder, with its page and EPICS PVs, until Ctrl-C
+	@$(MAKE) --no-print-directory -j 2 build-demo venv-shift
+	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
+	@exec $(PYTHON) scripts/shift.py $(ARGS)
+
 # All steps are run, whichever fails; the end lists what was skipped, and why.
 .PHONY: test
 test: ## Run every test
@@ -99,9 +105,9 @@ else
 	@scripts/setup.sh build
 endif
 
-# .venv with the Python packages of the demo, the tests or the site.
-.PHONY: venv-demo venv-test venv-site
-venv-demo venv-test venv-site: venv-%:
+# .venv with the Python packages of the demo, the shift, the tests or the site.
+.PHONY: venv-demo venv-shift venv-test venv-site
+venv-demo venv-shift venv-test venv-site: venv-%:
 	@scripts/setup.sh venv $*
 
 .PHONY: format

@@ -4,7 +4,7 @@
 #
 #   scripts/setup.sh build       a Rust toolchain (asked for, never installed) and a C compiler; clang, libelf and zlib for
 #                                the congestion controls and AF_XDP, which are left out of the build where these are not
-#   scripts/setup.sh venv SET    .venv with the packages of python/requirements/SET.txt: demo, test or site
+#   scripts/setup.sh venv SET    .venv with the packages of python/requirements/SET.txt: demo, shift, test or site
 #   scripts/setup.sh module FILE the Python package in .venv: the source tree, with the extension module FILE
 #   scripts/setup.sh clients     programs that the data server is tested with; tests skip without them
 #   scripts/setup.sh features    prints the cargo options that leave out what cannot be built here
@@ -155,7 +155,7 @@ case "${1:-}" in
         want_bpf
         ;;
     venv)
-        [ -f "python/requirements/${2:-}.txt" ] || stop "usage: scripts/setup.sh venv demo|test|site"
+        [ -f "python/requirements/${2:-}.txt" ] || stop "usage: scripts/setup.sh venv demo|shift|test|site"
         need_python
         need_venv "$2"
         ;;

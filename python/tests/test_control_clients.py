@@ -303,6 +303,29 @@ def test_a_refusal_has_one_reason(armed: Service, pvs: Pvs) -> None:
     assert pvs.ca("LastError") == ""
 
 
+def test_a_process_is_restarted_where_no_run_has_it(armed: Service) -> None:
+    control = armed.control
+    control.command("start")
+    reason = next(p for p in control.status()["processes"] if p["node"] == "camera")["actions"]["restart"]["reason"]
+    assert reason.startswith("cannot restart node 'camera': it takes part in run ")
+    with pytest.raises(ControlError, match="it takes part in run") as refused:
+        control.process("restart", "camera")
+    assert (refused.value.code, str(refused.value)) == ("not-legal", reason)
+    assert armed.ctl("process", "restart", "camera").stderr == f"thalweg: {reason}\n"
+    control.command("stop")
+    status = control.wait_until(lambda status: status["commands"]["start"]["legal"], PATIENCE)
+    before = {process["node"]: process["pid"] for process in status["processes"]}
+    assert {process["node"] for process in control.process("restart", "camera")} == set(before)
+    control.wait_until(lambda status: before["camera"] not in pids_of(status), PATIENCE)
+    control.wait_until(lambda status: None not in pids_of(status) and status["state"] == "configured", PATIENCE)
+    control.command("arm")
+
+
+def pids_of(status: dict[str, Any]) -> list[int | None]:
+    """Returns the numbers of the processes of all nodes."""
+    return [process["pid"] for process in status["processes"]]
+
+
 def test_the_count_of_a_run_is_0_before_the_run_is_seen(armed: Service, pvs: Pvs) -> None:
     for _ in range(2):
         with pvs.updates("NumCaptured_RBV", "Capture_RBV") as updates:

@@ -298,6 +298,26 @@ def test_abort_asks_first(service: Service, open_page: Callable[..., Any]) -> No
     assert service.wait_for(lambda status: status["run"] is None)["last_run"]["state"] != "complete"
 
 
+def test_a_process_is_restarted_by_its_button(service: Service, open_page: Callable[..., Any]) -> None:
+    service.bring_to("running")
+    page = open_page()
+    button = page.locator(f"[data-process={SOURCES[0]}] button", has_text="restart")
+    process = next(one for one in service.status()["processes"] if one["node"] == SOURCES[0])
+    reason = process["actions"]["restart"]["reason"]
+    assert "it takes part in run" in reason
+    playwright.expect(button).to_have_attribute("title", reason, timeout=1000 * PATIENCE_SECONDS)
+    service.bring_to("armed")
+    playwright.expect(button).not_to_have_attribute("aria-disabled", "true", timeout=1000 * PATIENCE_SECONDS)
+    button.click()
+    page.click("dialog >> text=Restart the process")
+    service.wait_for(
+        lambda status: any(
+            one["node"] == SOURCES[0] and one["pid"] not in (None, process["pid"]) for one in status["processes"]
+        )
+    )
+    service.wait_for(lambda status: status["state"] == "configured")
+
+
 def test_a_page_without_a_token_asks_for_one_and_its_role_counts(
     service: Service, open_page: Callable[..., Any]
 ) -> None:

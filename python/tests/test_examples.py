@@ -16,6 +16,10 @@ from conftest import ROOT
 
 import thalweg
 
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import documents
+
 if TYPE_CHECKING:
     from conftest import Written
 
@@ -36,6 +40,7 @@ def check(program: Path, topology: Path, *options: str) -> dict:
         ("one-host", ["adc-0", "adc-1", "adc-2"]),
         ("many-hosts", ["adc-0", "adc-1", "adc-2"]),
         ("push", ["digitizer", "camera"]),
+        ("shift", ["adc-0", "adc-1", "adc-2"]),
     ],
 )
 def test_a_topology_passes_its_check(name: str, sources: list[str], program: Path) -> None:
@@ -64,8 +69,15 @@ def test_every_topology_is_tested() -> None:
         "six_cameras.toml",
         "replay.toml",
         "push.toml",
+        "shift.toml",
         "tdaq.toml",
     }
+
+
+def test_the_topology_of_a_shift_is_that_of_its_document() -> None:
+    parts = documents.parts((ROOT / "docs/control.md").read_text())
+    (shown,) = [part.text for part in parts if isinstance(part, documents.File) and part.name == "shift.toml"]
+    assert shown == (EXAMPLES / "shift.toml").read_text()
 
 
 def play(name: str, program: Path, folder: Path, rate: int, *changes: tuple[str, str]) -> tuple[thalweg.Run, dict]:

@@ -128,6 +128,16 @@ class Control:
         """Judges a run as `good`, `bad` or `unknown`, and returns its record."""
         return self._exchange("POST", f"/api/v1/runs/{int(run)}/flag", {"flag": flag, "why": why})
 
+    def process(self, action: str, node: str) -> list[dict[str, Any]]:
+        """Starts, stops or restarts the process of a node (`start`, `stop`, `restart`), and returns all processes.
+
+        It is under way then: see `wait_until`. Raises ControlError with the reason if it is refused: `restart` is while
+        the node takes part in a run.
+        """
+        path = f"/api/v1/processes/{_quoted(node)}/{_quoted(action)}"
+        processes: list[dict[str, Any]] = self._exchange("POST", path, {})["processes"]
+        return processes
+
     def latest(self, source: str, width: int = 1024) -> dict[str, Any] | None:
         """Returns the latest fragment of a source, in at most `width` columns; None if there is none yet.
 

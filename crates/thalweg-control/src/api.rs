@@ -11,6 +11,7 @@ use crate::access::Role;
 use crate::alarms::AlarmView;
 use crate::experiment::Rejection;
 use crate::history::Columns;
+use crate::processes::ProcessAction;
 use crate::records::{Flag, NoteError, Quality, RunRecord};
 use crate::service::{Service, unix_seconds};
 use crate::status::{ProcessView, Status};
@@ -311,23 +312,12 @@ async fn list_processes(_: Watcher, State(service): State<Arc<Service>>) -> Json
     Json(ProcessList { processes: service.latest_status().processes.clone() })
 }
 
-/// Action on a process.
-#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum ProcessAction {
-    /// Starts it.
-    Start,
-    /// Ends it.
-    Stop,
-}
-
-/// Starts or ends the process of a node. Answers when that is under way.
+/// Starts, ends or restarts the process of a node. Answers when that is under way.
 #[utoipa::path(post, path = "/api/v1/processes/{node}/{action}",
     params(("node" = String, Path), ("action" = ProcessAction, Path)), responses(
     (status = 200, description = "It is under way", body = ProcessList),
     (status = 404, description = "There is no such node", body = ErrorBody),
-    (status = 409, description = "It is up already, or is not, or cannot be started", body = ErrorBody),
-    Refusals,
+    (status = 409, description = "It is not legal now, or the process cannot be started", body = ErrorBody),
 ))]
 async fn control_process(
     client: Client,
@@ -338,10 +328,7 @@ async fn control_process(
     if !service.latest_status().processes.iter().any(|process| process.node == node) {
         return Err(ApiError::not_found(format!("the topology has no node '{node}'")));
     }
-    let result = match action {
-        ProcessAction::Start => service.start_node(&node),
-        ProcessAction::Stop => service.stop_node(&node),
-    };
+    let result = service.control_process(&node, action);
     client.log_request(&service, &by, json!({}), result.as_ref().err().map(String::as_str));
     result.map_err(ApiError::not_legal)?;
     Ok(Json(ProcessList { processes: service.latest_status().processes.clone() }))

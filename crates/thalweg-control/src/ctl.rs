@@ -1,30 +1,31 @@
 //! `thalweg ctl`: commands to a service, for people and scripts.
 
-use crate::pointer::{Pointer, pointer_path};
+use crate::client::{ChangeRequest, Client};
+use crate::processes::ProcessAction;
 use crate::records::RunRecord;
 use crate::state::{CommandName, ExperimentState};
 use crate::status::{Status, TroubleLevel};
 use clap::Subcommand;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use std::thread;
 use std::time::{Duration, Instant};
 use thalweg::terminal::{Failure, Output};
 use thalweg_text::{format_count, format_rate, format_seconds, replace_controls};
 
-/// Time until a request is given up: arming examines all hosts.
-const REQUEST_TIME: Duration = Duration::from_secs(60);
-/// Time from one request for the status to the next.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Options that say which service is meant.
+#[derive(Debug, clap::Args)]
+pub struct ServiceOptions {
+    /// Address of the service: http://HOST:PORT. That of the environment variable THALWEG_CONTROL_URL, or else of this
+    /// user's last one, if it is left out
+    #[arg(long, global = true)]
+    pub url: Option<String>,
+}
 
 /// Options of `thalweg ctl`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Address of the service: http://HOST:PORT. That of the environment variable THALWEG_CONTROL_URL, or else of this
-    /// user's last one, if it is left out
-    #[arg(long, global = true)]
-    url: Option<String>,
+    #[command(flatten)]
+    service: ServiceOptions,
     #[command(subcommand)]
     action: Action,
 }
@@ -117,11 +118,10 @@ enum Action {
         #[arg(long, default_value = "")]
         why: String,
     },
-    /// Start or end the process of a node
+    /// Start, end or restart the process of a node
     Process {
-        /// Start the process, or end it
-        #[arg(value_parser = ["start", "stop"])]
-        action: String,
+        /// Action on the process: start, stop or restart
+        action: ProcessAction,
         /// Name of the node
         node: String,
     },
@@ -150,7 +150,7 @@ fn parse_json(text: &str) -> Result<Value, String> {
 /// # Errors
 /// The service cannot be reached, or refuses the request.
 pub fn run_ctl(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let client = Client::new(options.url.clone())?;
+    let client = Client::new(options.service.url.clone())?;
     let mut output = Output::new();
     match &options.action {
         Action::Status { watch: true, .. } => return watch_status(&client, &mut output, json),
@@ -169,17 +169,15 @@ pub fn run_ctl(options: &Options, json: bool) -> Result<ExitCode, Failure> {
             }
         }
         Action::Log { node, lines } => {
-            let log: Value = client.get(&format!("/api/v1/processes/{}/log?lines={lines}", encode_name(node)))?;
+            let lines = client.process_log(node, *lines)?;
             if json {
-                output.json(&log)?;
+                output.json(&json!({ "lines": lines }))?;
             } else {
-                for line in log["lines"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                    output.text(&format!("{}\n", replace_controls(line)))?;
-                }
+                lines.iter().try_for_each(|line| output.text(&format!("{line}\n")))?;
             }
         }
         action => {
-            let (path, body) = change_request(action);
+            let Some(ChangeRequest { path, body }) = change_request(action) else { return Ok(ExitCode::SUCCESS) };
             let answer: Value = client.post(&path, &body)?;
             if json {
                 output.json(&answer)?;
@@ -192,125 +190,37 @@ pub fn run_ctl(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the path and the body of a request that changes something.
-fn change_request(action: &Action) -> (String, Value) {
+/// Returns the request that changes something; `None` for an action that only reads.
+fn change_request(action: &Action) -> Option<ChangeRequest> {
+    let command = |command, arguments| Some(ChangeRequest::command(command, arguments));
     match action {
-        Action::Configure { without } => (command_path(CommandName::Configure), json!({ "without": without })),
-        Action::Arm => (command_path(CommandName::Arm), json!({})),
-        Action::Start { kind, note } => (command_path(CommandName::Start), json!({ "kind": kind, "note": note })),
-        Action::Next { kind, note } => (command_path(CommandName::Next), json!({ "kind": kind, "note": note })),
-        Action::Step { label, data } => (command_path(CommandName::Step), json!({ "label": label, "data": data })),
-        Action::Stop => (command_path(CommandName::Stop), json!({})),
-        Action::Pause => (command_path(CommandName::Pause), json!({})),
-        Action::Resume => (command_path(CommandName::Resume), json!({})),
-        Action::Abort => (command_path(CommandName::Abort), json!({})),
-        Action::Note { run, text } => (format!("/api/v1/runs/{run}/note"), json!({ "text": text })),
-        Action::Flag { run, flag, why } => (format!("/api/v1/runs/{run}/flag"), json!({ "flag": flag, "why": why })),
-        Action::Acknowledge { alarm, why } => {
-            (format!("/api/v1/alarms/{}/acknowledge", encode_name(alarm)), json!({ "why": why }))
+        Action::Configure { without } => command(CommandName::Configure, json!({ "without": without })),
+        Action::Arm => command(CommandName::Arm, json!({})),
+        Action::Start { kind, note } => command(CommandName::Start, json!({ "kind": kind, "note": note })),
+        Action::Next { kind, note } => command(CommandName::Next, json!({ "kind": kind, "note": note })),
+        Action::Step { label, data } => command(CommandName::Step, json!({ "label": label, "data": data })),
+        Action::Stop => command(CommandName::Stop, json!({})),
+        Action::Pause => command(CommandName::Pause, json!({})),
+        Action::Resume => command(CommandName::Resume, json!({})),
+        Action::Abort => command(CommandName::Abort, json!({})),
+        Action::Note { run, text } => {
+            Some(ChangeRequest { path: format!("/api/v1/runs/{run}/note"), body: json!({ "text": text }) })
         }
-        Action::Process { action, node } => (format!("/api/v1/processes/{}/{action}", encode_name(node)), json!({})),
-        Action::Status { .. } | Action::Runs { .. } | Action::Log { .. } => (String::new(), Value::Null),
-    }
-}
-
-fn command_path(command: CommandName) -> String {
-    format!("/api/v1/commands/{command}")
-}
-
-fn encode_name(name: &str) -> String {
-    percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
-}
-
-/// Client of a service.
-#[derive(Debug)]
-pub struct Client {
-    agent: ureq::Agent,
-    url: String,
-    token: String,
-}
-
-impl Client {
-    /// Creates a client of the service at `url`, or of this user's last one.
-    ///
-    /// # Errors
-    /// No service is known, or no token.
-    pub fn new(url: Option<String>) -> Result<Self, Failure> {
-        let pointer = Pointer::read_file();
-        let token = std::env::var("THALWEG_CONTROL_TOKEN").ok();
-        let known = pointer.as_ref().ok();
-        let url = url
-            .or_else(|| std::env::var("THALWEG_CONTROL_URL").ok())
-            .or_else(|| known.map(|pointer| pointer.url.clone()))
-            .ok_or_else(|| {
-                let path = pointer_path();
-                Failure::Usage(format!(
-                    "no service is known ({} is not there): start one with `thalweg control FILE`, or give --url",
-                    path.display()
-                ))
-            })?;
-        let token = token.or_else(|| {
-            known.filter(|pointer| pointer.url == url.trim_end_matches('/')).map(|pointer| pointer.token.clone())
-        });
-        let token = token.ok_or_else(|| {
-            Failure::Usage(format!("no token for {url}: set THALWEG_CONTROL_TOKEN to one of the service's tokens.toml"))
-        })?;
-        Ok(Self::with_token(&url, &token))
-    }
-
-    /// Creates a client of the service at `url` with the secret of a token.
-    pub fn with_token(url: &str, token: &str) -> Self {
-        let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_TIME)).http_status_as_error(false);
-        Self { agent: config.build().into(), url: url.trim_end_matches('/').to_owned(), token: token.to_owned() }
-    }
-
-    /// Gets a document.
-    ///
-    /// # Errors
-    /// The service cannot be reached, or refuses.
-    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        let request = self.agent.get(format!("{}{path}", self.url));
-        self.read_answer(request.header("authorization", format!("Bearer {}", self.token)).call())
-    }
-
-    /// Posts a request.
-    ///
-    /// # Errors
-    /// The service cannot be reached, or refuses.
-    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Failure> {
-        let request = self.agent.post(format!("{}{path}", self.url));
-        let request = request.header("authorization", format!("Bearer {}", self.token));
-        self.read_answer(request.header("content-type", "application/json").send(body.to_string()))
-    }
-
-    fn read_answer<T: DeserializeOwned>(
-        &self,
-        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
-    ) -> Result<T, Failure> {
-        let mut answer = answer.map_err(|error| {
-            Failure::Usage(format!(
-                "no answer of a service at {}: {error}; is `thalweg control` running there?",
-                self.url
-            ))
-        })?;
-        let text = answer.body_mut().read_to_string().map_err(Failure::broken)?;
-        if answer.status().is_success() {
-            return serde_json::from_str(if text.is_empty() { "null" } else { &text }).map_err(Failure::broken);
+        Action::Flag { run, flag, why } => {
+            let body = json!({ "flag": flag, "why": why });
+            Some(ChangeRequest { path: format!("/api/v1/runs/{run}/flag"), body })
         }
-        let body: Value = serde_json::from_str(&text).unwrap_or_default();
-        let reason = body["error"]["reason"].as_str().unwrap_or(&text);
-        let reason = replace_controls(reason).to_string();
-        Err(match answer.status().as_u16() {
-            409 | 503 => Failure::Broken(reason),
-            _ => Failure::Usage(reason),
-        })
+        Action::Acknowledge { alarm, why } => Some(ChangeRequest::acknowledge(alarm, why)),
+        Action::Process { action, node } => Some(ChangeRequest::process(node, *action)),
+        Action::Status { .. } | Action::Runs { .. } | Action::Log { .. } => None,
     }
 }
 
 fn watch_status(client: &Client, output: &mut Output, json: bool) -> Result<ExitCode, Failure> {
     let mut shown = None;
+    let mut statuses = client.follow_status()?;
     while output.is_read() {
-        let status: Status = client.get("/api/v1/status")?;
+        let status = statuses.next_status()?;
         let line = status_line(&status);
         if json {
             output.json(&status)?;
@@ -319,15 +229,15 @@ fn watch_status(client: &Client, output: &mut Output, json: bool) -> Result<Exit
             shown = Some(line);
         }
         output.flush()?;
-        thread::sleep(POLL_INTERVAL);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn wait_for_state(client: &Client, state: ExperimentState, timeout: Duration) -> Result<(), Failure> {
     let begun = Instant::now();
+    let mut statuses = client.follow_status()?;
     loop {
-        let status: Status = client.get("/api/v1/status")?;
+        let status = statuses.next_status()?;
         if status.state == state {
             return Ok(());
         }
@@ -338,7 +248,6 @@ fn wait_for_state(client: &Client, state: ExperimentState, timeout: Duration) ->
                 status.state, status.sentence
             )));
         }
-        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -430,6 +430,26 @@ impl Experiment {
         }
     }
 
+    /// Checks whether the process of a node may be restarted now: always if it is gone.
+    ///
+    /// # Errors
+    /// It takes part in a run, or in a command that is under way; the sentence says which.
+    pub fn check_restart(&self, node: &str) -> Result<(), String> {
+        let Some(member) = self.members.get(node).filter(|member| member.hello.is_some()) else { return Ok(()) };
+        if let Some(procedure) = &self.procedure {
+            let command = procedure.command_name();
+            return Err(format!("cannot restart node '{node}': {command} is under way: wait until that is done"));
+        }
+        // A process that came during a run gets its topology after it.
+        let has_no_part = member.status.unix_nanos > 0 && member.status.topology.is_empty();
+        match self.run {
+            Some(run) if !has_no_part => {
+                Err(format!("cannot restart node '{node}': it takes part in run {run}: stop the run first"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Adds a note to a run. Returns its record.
     ///
     /// # Errors

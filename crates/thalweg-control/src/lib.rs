@@ -30,7 +30,9 @@
 //! | `audit` | The log of requests |
 //! | `config` | Table `[control]` of a topology |
 //! | `metrics` | Figures for Prometheus |
-//! | `ctl` | The client `thalweg ctl` |
+//! | `client` | Client of the service: requests, and the status as it changes |
+//! | `ctl` | `thalweg ctl`: commands from a shell |
+//! | `top` | `thalweg top`: the screen in a terminal |
 //! | `pointer` | How clients find the service |
 //! | `manual` | The sections of its manual page |
 #![forbid(unsafe_code)]
@@ -39,6 +41,7 @@ pub mod access;
 pub mod alarms;
 pub mod api;
 pub mod audit;
+pub mod client;
 pub mod config;
 pub mod ctl;
 pub mod delivery;
@@ -59,6 +62,7 @@ pub mod service;
 pub mod state;
 pub mod status;
 pub mod storage;
+pub mod top;
 pub mod view;
 pub mod webhook;
 
@@ -90,6 +94,8 @@ enum Command {
     Control(ControlOptions),
     /// Send commands to a service, and show its status
     Ctl(ctl::Options),
+    /// Show the status of a service in a terminal, with keys for the commands
+    Top(top::Options),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(generate::Options),
@@ -117,6 +123,7 @@ pub fn main() -> ExitCode {
     run_program(global, || match command {
         Command::Control(options) => run_control(&options, json),
         Command::Ctl(options) => ctl::run_ctl(&options, json),
+        Command::Top(options) => top::run_top(&options, json),
         Command::Generate(options) => generate::generate_package_files(Arguments::command(), &manual::MANUAL, &options),
     })
 }

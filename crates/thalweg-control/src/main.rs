@@ -1,4 +1,4 @@
-//! The program `thalweg-control`, of which `thalweg control` and `thalweg ctl` are commands.
+//! The program `thalweg-control`, of which `thalweg control`, `thalweg ctl` and `thalweg top` are commands.
 
 use std::process::ExitCode;
 

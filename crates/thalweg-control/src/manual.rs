@@ -19,6 +19,10 @@ Take a run from another terminal:
   $ thalweg ctl status
   $ thalweg ctl stop
 
+See it, and command it by keys, in a terminal:
+
+  $ thalweg top
+
 Wait in a script until a run can start, and start a node on another host:
 
   $ thalweg ctl status --until armed --timeout 2min
@@ -31,7 +35,9 @@ Wait in a script until a run can start, and start a node on another host:
 
 1\tThe service refused it, or it failed; the reason is on standard error.
 
-2\tThe command cannot be executed: wrong command line or topology, no service, no right to it.",
+2\tThe command cannot be executed: wrong command line or topology, no service, no right to it, no terminal.
+
+130\tA signal has ended top.",
         ),
         (
             "FILES",
@@ -44,14 +50,16 @@ runs/.control/audit.jsonl\tAll requests that change something.
 
 runs/.control/log/NODE.log\tOutput of the nodes that the service has started.
 
-~/.local/state/thalweg/service.json\tAddress and token of this user's last service, which thalweg ctl uses.",
+~/.local/state/thalweg/service.json\tAddress and token of this user's last service, which thalweg ctl and thalweg top use.",
         ),
         (
             "ENVIRONMENT",
             "\
 THALWEG_CONTROL_URL\tThe address of the service, unless --url is given.
 
-THALWEG_CONTROL_TOKEN\tThe token for it; that of a node for thalweg node --control.",
+THALWEG_CONTROL_TOKEN\tThe token for it; that of a node for thalweg node --control.
+
+NO_COLOR, CLICOLOR, CLICOLOR_FORCE\tWhether top has colors, unless --color is given.",
         ),
     ],
     see_also: &["thalweg(1)", "thalweg-topology(5)"],

@@ -6,18 +6,22 @@ mod systemd;
 
 use crate::config::NodeProcess;
 use command::{new_command, quote_word, shell_command};
+use serde::{Deserialize, Serialize};
 use slurm::Job;
 pub use slurm::list_jobs;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systemd::Unit;
 use tokio::sync::{Mutex, mpsc};
+use utoipa::ToSchema;
 
 /// Time after its start for which a process that is not connected counts as starting.
 const START_TIME: Duration = Duration::from_secs(20);
@@ -27,6 +31,57 @@ const TAIL_BYTES: u64 = 64 << 10;
 const MAX_LOG_LINES: usize = 10_000;
 /// Environment variable in which a node finds its token.
 const TOKEN_VARIABLE: &str = "THALWEG_CONTROL_TOKEN";
+
+/// Action on the process of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessAction {
+    /// Starts it.
+    Start,
+    /// Ends it.
+    Stop,
+    /// Ends it, and starts it again. If it has ended already, starts it.
+    Restart,
+}
+
+impl ProcessAction {
+    /// All actions.
+    pub const ALL: [Self; 3] = [Self::Start, Self::Stop, Self::Restart];
+
+    /// Returns the name, as in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Restart => "restart",
+        }
+    }
+}
+
+impl fmt::Display for ProcessAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for ProcessAction {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|action| action.name() == text);
+        found.ok_or_else(|| {
+            format!(
+                "there is no action '{text}' on a process; the actions are {}",
+                Self::ALL.map(Self::name).join(", ")
+            )
+        })
+    }
+}
+
+/// Returns the reason why the service does not start the process of a node that is started by others.
+pub fn not_started_text(node: &str) -> String {
+    format!("node '{node}' is not started by this service (manager = \"none\"), which waits for it")
+}
 
 /// Processes that this service has started, and what is known of those that others start.
 #[derive(Debug)]
@@ -279,6 +334,11 @@ impl Processes {
             Ok(Some(status)) if status.success() => "down",
             Ok(Some(_)) | Err(_) => "failed",
         }
+    }
+
+    /// Returns whether a process that this service has started has ended; true for any other.
+    pub fn has_ended(&mut self, node: &str) -> bool {
+        self.started.get_mut(node).is_none_or(|started| !matches!(started.child.try_wait(), Ok(None)))
     }
 
     fn log_path(&self, node: &str) -> PathBuf {

@@ -1,6 +1,7 @@
 //! The service: carries out the actions of the [`Experiment`], and keeps its status, history, messages and alarms.
 
 mod managed;
+mod node_processes;
 
 use crate::access::{Role, Tokens};
 use crate::alarms::{AlarmView, Alarms, find_conditions, find_undelivered};
@@ -9,11 +10,11 @@ use crate::config::ControlConfig;
 use crate::experiment::{Action, Experiment, Now, Rejection, Request};
 use crate::history::{Columns, History, Second, SourceSecond};
 use crate::notices::Notices;
-use crate::processes::{OrderedAction, Processes};
+use crate::processes::Processes;
 use crate::rates::Rates;
 use crate::records::{Flag, NoteError, RunRecord};
 use crate::state::CommandName;
-use crate::status::{MessageView, ProcessView, ServiceView, Status};
+use crate::status::{MessageView, ServiceView, Status};
 use crate::storage::{Storage, StorageOrder, StoragePlace, StorageReport, StorageView};
 use crate::view::{Addresses, events_left, experiment_status};
 use parking_lot::Mutex;
@@ -66,6 +67,7 @@ struct Inner {
     history: History,
     alarms: Alarms,
     processes: Processes,
+    restarts: node_processes::Restarts,
     storage: Storage,
     stored: StorageView,
     notices: Notices,
@@ -162,6 +164,7 @@ impl Service {
             history: History::default(),
             alarms: Alarms::open(directory),
             processes: Processes::new(directory, tokens.token_of(Role::Node).map(|token| token.secret.clone())),
+            restarts: node_processes::Restarts::new(),
             storage,
             stored: StorageView::default(),
             notices,
@@ -299,6 +302,7 @@ impl Service {
             );
         }
         inner.carry_out_actions(now.unix);
+        inner.continue_restarts(now);
         let before = inner.status.state;
         inner.make_status(&self.topology_path, now);
         if inner.status.state != before {
@@ -484,36 +488,6 @@ impl Service {
     pub fn acknowledge_alarm(&self, id: &str, why: &str, by: &str) -> Option<AlarmView> {
         self.inner.lock().alarms.acknowledge(id, why, by)
     }
-
-    /// Starts the process of a node.
-    ///
-    /// # Errors
-    /// It is up already, or cannot be started.
-    pub fn start_node(&self, node: &str) -> Result<(), String> {
-        let mut inner = self.inner.lock();
-        if inner.links.contains_key(node) {
-            return Err(format!("node '{node}' is up already"));
-        }
-        inner.start_node(node)
-    }
-
-    /// Ends the process of a node: a run that it takes part in is ended first, as far as it is concerned.
-    ///
-    /// # Errors
-    /// It is not connected, and neither systemd nor Slurm can end it.
-    pub fn stop_node(&self, node: &str) -> Result<(), String> {
-        let mut inner = self.inner.lock();
-        let is_connected = inner.links.contains_key(node);
-        let (process, url) = (inner.config.node_process(node), inner.config.node_urls());
-        if inner.processes.give_order(node, process, &url, OrderedAction::Stop { is_connected }) {
-            return Ok(());
-        }
-        if !is_connected {
-            return Err(format!("node '{node}' is not connected to this service: there is nothing to stop"));
-        }
-        inner.send_to_node(node, ToNode::Quit);
-        Ok(())
-    }
 }
 
 impl Inner {
@@ -528,12 +502,6 @@ impl Inner {
     fn remove_link(&mut self, node: &str) {
         self.links.remove(node);
         self.rates.remove_node(node);
-    }
-
-    fn start_node(&mut self, node: &str) -> Result<(), String> {
-        let url = self.config.node_urls();
-        let process = self.config.node_process(node).clone();
-        self.processes.start_process(node, &process, &url)
     }
 
     fn carry_out_actions(&mut self, unix: f64) {
@@ -608,6 +576,7 @@ impl Inner {
             },
             ..status
         };
+        self.note_silence(&mut status, unix);
         if monotonic >= CONNECTING_TIME {
             self.update_alarms(&status, now);
         }
@@ -622,7 +591,8 @@ impl Inner {
 
     fn update_alarms(&mut self, status: &Status, now: Now) {
         let unix = now.unix;
-        let silent = self.silent_seconds(status, unix);
+        let silent = status.sources.iter().map(|source| source.silent_since_at.map_or(0.0, |since| unix - since));
+        let silent: Vec<f64> = silent.collect();
         let mut conditions = find_conditions(status, &self.config.alarms, &silent);
         conditions.extend(find_undelivered(&status.destinations));
         for alarm in self.alarms.update_conditions(&conditions, now, self.config.alarms.hold) {
@@ -639,46 +609,15 @@ impl Inner {
         self.stored.next_number.map(|next| next.max(least))
     }
 
-    /// Returns for each source the time for which it has sent nothing while another one has.
-    fn silent_seconds(&mut self, status: &Status, unix: f64) -> Vec<f64> {
+    /// Notes for each source since when it has sent nothing while another one has.
+    fn note_silence(&mut self, status: &mut Status, unix: f64) {
         self.silent_since.resize(status.sources.len(), None);
         let some_move = status.sources.iter().any(|source| source.bytes_per_second > 0.0);
-        for (source, since) in status.sources.iter().zip(&mut self.silent_since) {
+        for (source, since) in status.sources.iter_mut().zip(&mut self.silent_since) {
             let is_silent = some_move && source.bytes_per_second == 0.0 && !source.has_ended && status.state.has_run();
             *since = is_silent.then(|| since.unwrap_or(unix));
+            source.silent_since_at = *since;
         }
-        self.silent_since.iter().map(|since| since.map_or(0.0, |since| unix - since)).collect()
-    }
-
-    fn process_views(&mut self) -> Vec<ProcessView> {
-        let topology = self.experiment.topology();
-        let builders: Vec<&str> = topology.builders.iter().map(|builder| builder.name.as_str()).collect();
-        let nodes: Vec<(String, bool)> =
-            self.experiment.expected_nodes().map(|node| (node.to_owned(), builders.contains(&node))).collect();
-        nodes
-            .into_iter()
-            .map(|(node, is_builder)| {
-                let member = self.experiment.find_member(&node);
-                let hello = member.and_then(|member| member.hello.as_ref());
-                let process = self.config.node_process(&node);
-                let state = match hello {
-                    Some(_) if member.is_some_and(|member| !member.status.failure.is_empty()) => "failed",
-                    Some(_) => "up",
-                    None => self.processes.state_of(&node),
-                };
-                let last_message = self.messages.iter().rev().find(|message| message.node.as_deref() == Some(&node));
-                ProcessView {
-                    kind: if is_builder { "builder" } else { "source" }.into(),
-                    host: member.map(|member| member.host.clone()).unwrap_or_default(),
-                    pid: hello.map(|hello| hello.pid),
-                    state: state.into(),
-                    since_at: member.map_or(0.0, |member| member.since),
-                    manager: process.manager_name().into(),
-                    last_line: last_message.map(|message| message.text.clone()).unwrap_or_default(),
-                    node,
-                }
-            })
-            .collect()
     }
 }
 
@@ -773,6 +712,7 @@ pub fn default_directory(topology_path: &Path) -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::processes::ProcessAction;
 
     const LAB: &str = r#"
 [run]
@@ -787,12 +727,12 @@ name = "adc"
 id = "1.0"
 "#;
 
-    fn open_service(folder: &Path) -> Arc<Service> {
+    pub(super) fn open_service(folder: &Path) -> Arc<Service> {
         std::fs::write(folder.join("lab.toml"), LAB).unwrap();
         Service::new(&folder.join("lab.toml"), &folder.join("control"), None).unwrap()
     }
 
-    fn hello() -> NodeHello {
+    pub(super) fn hello() -> NodeHello {
         NodeHello {
             protocol: thalweg_node::service::SERVICE_PROTOCOL,
             node: "builder".into(),
@@ -812,10 +752,10 @@ id = "1.0"
         let (new, mut new_messages) = service.connect_node(hello(), address).unwrap();
         assert!(old_messages.blocking_recv().is_none(), "the old connection is to be closed");
         service.disconnect_node("builder", old);
-        service.stop_node("builder").unwrap();
+        service.control_process("builder", ProcessAction::Stop).unwrap();
         assert!(matches!(new_messages.blocking_recv(), Some(ToNode::Quit)));
         service.disconnect_node("builder", new);
-        assert!(service.stop_node("builder").is_err());
+        assert!(service.control_process("builder", ProcessAction::Stop).is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::alarms::AlarmView;
 use crate::notices::DestinationView;
+use crate::processes::ProcessAction;
 use crate::records::RunRecord;
 use crate::state::{CommandName, ExperimentState};
 use serde::{Deserialize, Serialize};
@@ -212,6 +213,8 @@ pub struct SourceView {
     /// Fragments of this source, by bucket.
     #[serde(flatten)]
     pub ledger: LedgerView,
+    /// Time since which it has sent nothing while another source has; `None` while it does not.
+    pub silent_since_at: Option<f64>,
     /// Events that were closed without a fragment of it while it was silent.
     pub absent_events: u64,
     /// Severity of its trouble: `ok`, `minor` or `major`.
@@ -252,6 +255,8 @@ pub struct BuilderView {
     pub bytes_per_second: f64,
     /// Share of the time in which it was held up by its disk, in per cent.
     pub stalled_percent: f64,
+    /// Disk on which it records.
+    pub disk: DiskView,
 }
 
 /// Event that was closed incomplete.
@@ -337,4 +342,6 @@ pub struct ProcessView {
     pub manager: String,
     /// Last line of its log, as far as the service knows it.
     pub last_line: String,
+    /// Whether each action on it is legal now.
+    pub actions: BTreeMap<ProcessAction, Legality>,
 }

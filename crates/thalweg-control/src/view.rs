@@ -40,7 +40,6 @@ pub fn experiment_status(
     let totals = totals(&builders, state);
     let leader = experiment.leading_builder();
     let free_bytes = leader.and_then(|leader| leader.status.disk_free_bytes);
-    let seconds_left = free_bytes.filter(|_| totals.bytes_per_second > 0.0);
     let commands = CommandName::ALL.into_iter().map(|command| {
         let reason = experiment.check_command(command).err();
         (command, Legality { legal: reason.is_none(), reason: reason.unwrap_or_default() })
@@ -53,7 +52,7 @@ pub fn experiment_status(
         run: run_view(experiment, unix),
         last_run: experiment.newest_runs().find(|run| run.state.is_over()).cloned(),
         directory: if topology.run.record { topology.run.directory.display().to_string() } else { String::new() },
-        disk: DiskView { free_bytes, seconds_left: seconds_left.map(|free| free as f64 / totals.bytes_per_second) },
+        disk: disk_view(free_bytes, totals.bytes_per_second),
         commands: commands.collect(),
         ledger: sum_ledgers(&sources),
         builders: builders.iter().map(|(name, member, rates)| builder_view(name, *member, rates, state)).collect(),
@@ -64,6 +63,11 @@ pub fn experiment_status(
         sources,
         ..Status::default()
     }
+}
+
+fn disk_view(free_bytes: Option<u64>, bytes_per_second: f64) -> DiskView {
+    let seconds_left = free_bytes.filter(|_| bytes_per_second > 0.0).map(|free| free as f64 / bytes_per_second);
+    DiskView { free_bytes, seconds_left }
 }
 
 fn run_view(experiment: &Experiment, unix: f64) -> Option<RunView> {
@@ -192,6 +196,7 @@ fn source_view(
         sent_again_bytes: rows.iter().map(|row| row.sent_again).sum(),
         bytes: rows.iter().map(|row| row.bytes).sum(),
         ledger: rows.iter().map(row_ledger).fold(LedgerView::default(), |sum, ledger| add_ledger(&sum, &ledger)),
+        silent_since_at: None,
         absent_events: rows.iter().map(|row| row.absent).sum(),
         severity: TroubleLevel::Ok,
         trouble: String::new(),
@@ -245,6 +250,7 @@ fn builder_view(name: &str, member: Option<&Member>, rates: &NodeRates, state: E
         incomplete: member.map_or(0, |member| member.counted_snapshot(state).incomplete),
         bytes_per_second: rates.bytes,
         stalled_percent: rates.stalled * 100.0,
+        disk: disk_view(member.and_then(|member| member.status.disk_free_bytes), rates.bytes),
     }
 }
 

@@ -59,7 +59,7 @@ Look before, and take data
   demo       try the whole path          run        all nodes of a topology
   node       one of many hosts           source     from a pipe or serial port
   control    run control, with a page    ctl        commands to run control
-  capture    packets into a pcapng file  cc         congestion controls
+  top        run control in a terminal   capture    packets into a pcapng file
 Keep runs
   ls         in a directory              info       what a run is
   verify     read everything             cat        events and fragments
@@ -69,7 +69,7 @@ Keep runs
 Measure and rehearse
   bench      any leg of the path         lab        a system before it is bought
   reproduce  a paper's measurements      rdma       verbs programs, no hardware
-  help       of a command: help COMMAND
+  cc         congestion controls         help       of a command: help COMMAND
 
 Options: --json, -v, -q, --color WHEN, -h, -V: thalweg help run says more
 ";
@@ -90,6 +90,8 @@ enum Command {
     Control(siblings::Words),
     /// Command a run control service, or ask it
     Ctl(siblings::Words),
+    /// Show the status of a run control service in a terminal, with keys for its commands
+    Top(siblings::Words),
     /// Measure the capacity of each builder's link, by increasing requests until data are lost, and keep it for later
     /// runs
     Calibrate(calibrate::Options),
@@ -169,7 +171,7 @@ fn execute_command(command: Command, global: &GlobalOptions) -> Result<ExitCode,
         Command::Export(options) => export::run_export(&options, json, quiet),
         Command::Rdma(command) => rdma::execute(command, global),
         Command::Bench(_) | Command::Cc(_) | Command::Reproduce(_) | Command::Lab(_) => siblings::run_sibling("lab"),
-        Command::Control(_) | Command::Ctl(_) => siblings::run_sibling("control"),
+        Command::Control(_) | Command::Ctl(_) | Command::Top(_) => siblings::run_sibling("control"),
         Command::Generate(options) => generate::generate_package_files(Arguments::command(), &manual::MANUAL, &options),
     }
 }

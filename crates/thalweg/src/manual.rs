@@ -100,7 +100,7 @@ _thalweg_with_instruments() {
             COMP_WORDS[0]=thalweg-lab
             _thalweg__lab thalweg-lab "$2" "$3"
             ;;
-        *:control|*:ctl)
+        *:control|*:ctl|*:top)
             declare -F _thalweg__control > /dev/null || source "${BASH_SOURCE[0]%/*}/thalweg-control"
             COMP_WORDS[0]=thalweg-control
             _thalweg__control thalweg-control "$2" "$3"

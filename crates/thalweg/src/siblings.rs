@@ -15,7 +15,7 @@ struct Sibling {
 
 const SIBLINGS: [Sibling; 2] = [
     Sibling { program: "thalweg-lab", commands: &["bench", "lab", "reproduce", "cc"] },
-    Sibling { program: "thalweg-control", commands: &["control", "ctl"] },
+    Sibling { program: "thalweg-control", commands: &["control", "ctl", "top"] },
 ];
 
 /// Arguments of a command that another program reads.

@@ -84,6 +84,7 @@ export interface Source extends Ledger {
   dead_percent: number | null;
   sent_again_bytes: number;
   bytes: number;
+  silent_since_at: number | null;
   absent_events: number;
   severity: Severity;
   trouble: string;
@@ -98,6 +99,7 @@ export interface Builder {
   incomplete: number;
   bytes_per_second: number;
   stalled_percent: number;
+  disk: { free_bytes: number | null; seconds_left: number | null };
 }
 
 export interface MissingSource {
@@ -145,6 +147,9 @@ export interface Message {
   text: string;
 }
 
+export const PROCESS_ACTIONS = ["start", "stop", "restart"] as const;
+export type ProcessAction = (typeof PROCESS_ACTIONS)[number];
+
 export interface Process {
   node: string;
   kind: string;
@@ -154,6 +159,8 @@ export interface Process {
   since_at: number;
   manager: "child" | "ssh" | "systemd" | "slurm" | "none";
   last_line: string;
+  /** Whether each action on it is legal now. */
+  actions: Partial<Record<ProcessAction, Legality>>;
 }
 
 export interface Flag {

@@ -1,8 +1,8 @@
 // Answers of the service, brought into the shape that the page relies on: lists are lists of objects, objects are objects.
 // Single values are checked where they become text (text.ts).
 
-import { COMMAND_NAMES } from "./api.ts";
-import type { HistoryRecord, Latest, Message, Process, RunRecord, Status } from "./api.ts";
+import { COMMAND_NAMES, PROCESS_ACTIONS } from "./api.ts";
+import type { HistoryRecord, Latest, Legality, Message, Process, RunRecord, Status } from "./api.ts";
 
 type Fields = Record<string, unknown>;
 
@@ -61,8 +61,23 @@ export function messageOf(value: unknown): Message | null {
   return objectOrNull(value) as Message | null;
 }
 
+/** What is known about some names: whether each is legal, and if not, why. */
+function legalitiesOf(names: readonly string[], value: unknown): Record<string, Legality> {
+  const given = objectOf(value);
+  const known = names.filter((name) => isObject(given[name]));
+  return Object.fromEntries(
+    known.map((name) => {
+      const { legal, reason } = objectOf(given[name]);
+      return [name, { legal: legal === true, reason: textOf(reason) }];
+    }),
+  );
+}
+
 export function processesOf(value: unknown): Process[] {
-  return objectsOf(value).map((fields) => ({ ...fields, node: textOf(fields.node) }) as unknown as Process);
+  return objectsOf(value).map((fields) => {
+    const process = { ...fields, node: textOf(fields.node), actions: legalitiesOf(PROCESS_ACTIONS, fields.actions) };
+    return process as unknown as Process;
+  });
 }
 
 export function linesOf(value: unknown): string[] {
@@ -73,11 +88,6 @@ export function linesOf(value: unknown): string[] {
 export function statusOf(value: unknown): Status | null {
   const fields = objectOrNull(value);
   if (!fields || typeof fields.state !== "string") return null;
-  const commands = objectOf(fields.commands);
-  const legality = COMMAND_NAMES.filter((name) => isObject(commands[name])).map((name) => {
-    const { legal, reason } = objectOf(commands[name]);
-    return [name, { legal: legal === true, reason: textOf(reason) }];
-  });
   const status = {
     ...fields,
     id: numberOf(fields.id),
@@ -87,7 +97,7 @@ export function statusOf(value: unknown): Status | null {
     run: objectOrNull(fields.run),
     last_run: recordOf(fields.last_run),
     disk: objectOf(fields.disk),
-    commands: Object.fromEntries(legality),
+    commands: legalitiesOf(COMMAND_NAMES, fields.commands),
     totals: objectOf(fields.totals),
     ledger: objectOf(fields.ledger),
     sources: objectsOf(fields.sources).map((source) => ({

@@ -573,3 +573,25 @@ fn a_node_answers_for_no_other_one() {
     assert_eq!((requests.len(), experiment.state()), (2, ExperimentState::Starting));
     assert!(experiment.next_action().is_none(), "the command waits for the nodes that were asked");
 }
+
+#[test]
+fn a_node_is_restarted_unless_it_has_a_part_in_what_goes_on() {
+    let (mut experiment, mut status) = armed_experiment();
+    assert_eq!(experiment.check_restart("adc"), Ok(()));
+    experiment.execute_request(1, Request::Arm, "anna");
+    let refused = experiment.check_restart("adc").unwrap_err();
+    assert_eq!(refused, "cannot restart node 'adc': arm is under way: wait until that is done");
+    experiment.advance_time(Now { monotonic: Duration::from_secs(60), unix: 60.0 });
+    (status.snapshot.state, status.snapshot.run) = (State::Running, 7);
+    experiment.node_reported("b0", status.clone());
+    let refused = experiment.check_restart("adc").unwrap_err();
+    assert_eq!(refused, "cannot restart node 'adc': it takes part in run 7: stop the run first");
+    experiment.node_disconnected("adc", 1);
+    assert_eq!(experiment.check_restart("adc"), Ok(()), "it is gone already");
+    let hello =
+        NodeHello { node: "adc".into(), session: 2, ..experiment.find_member("b0").unwrap().hello.clone().unwrap() };
+    experiment.node_connected(hello).unwrap();
+    assert!(experiment.check_restart("adc").is_err(), "whether it has a part in the run is not known yet");
+    experiment.node_reported("adc", NodeStatus { unix_nanos: 1, ..NodeStatus::default() });
+    assert_eq!(experiment.check_restart("adc"), Ok(()), "this process has come since");
+}

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 use thalweg_control::access::Role;
-use thalweg_control::ctl::Client;
+use thalweg_control::client::Client;
 use thalweg_control::state::ExperimentState;
 
 /// Sends a request as it stands, and returns the answer.

@@ -5,6 +5,7 @@ mod etcd;
 mod hosts;
 mod shift;
 mod takeover;
+mod top;
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -14,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thalweg_control::access::{Role, Tokens};
-use thalweg_control::ctl::Client;
+use thalweg_control::client::Client;
 use thalweg_control::state::ExperimentState;
 use thalweg_control::status::Status;
 

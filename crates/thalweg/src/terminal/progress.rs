@@ -28,6 +28,11 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
+/// Returns true if text on standard output may be coloured.
+pub fn stdout_is_coloured() -> bool {
+    is_coloured(&io::stdout())
+}
+
 /// Returns true if text on standard error may be coloured.
 pub fn stderr_is_coloured() -> bool {
     is_coloured(&io::stderr())

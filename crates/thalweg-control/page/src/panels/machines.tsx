@@ -1,7 +1,8 @@
 // Processes of the nodes, and the clocks of their hosts.
 
 import { useEffect, useState } from "preact/hooks";
-import type { Process, Status } from "../api.ts";
+import { PROCESS_ACTIONS } from "../api.ts";
+import type { Process, ProcessAction, Status } from "../api.ts";
 import type { Model } from "../model.ts";
 import { Button, Cell, Dialog, Icon, Panel } from "../parts.tsx";
 import type { IconName } from "../parts.tsx";
@@ -16,16 +17,11 @@ const PROCESS_LOOK: Record<string, { icon: IconName; tone: string }> = {
   failed: { icon: "major", tone: "major" },
 };
 
-const ACTIONS = ["start", "stop"] as const;
-type Action = (typeof ACTIONS)[number];
-
-function reasonAgainst(model: Model, process: Process, action: Action): string {
+/** Reason why an action is not possible now; empty where it is. The service gives it. */
+function reasonAgainst(model: Model, process: Process, action: ProcessAction): string {
   if (!model.isCurrent()) return model.contactReason();
-  if (process.manager === "none") return "the service does not manage this process: it was started by hand";
-  const isUp = process.state === "up" || process.state === "starting";
-  if (action === "start" && isUp) return "it is up";
-  if (action === "stop" && !isUp) return "it is not up";
-  return "";
+  const { legal, reason } = process.actions[action] ?? { legal: false, reason: "" };
+  return legal ? "" : reason || `the service has no action ${action}`;
 }
 
 function LogDialog({ node, onClose }: { node: string; onClose: () => void }) {
@@ -48,7 +44,7 @@ function LogDialog({ node, onClose }: { node: string; onClose: () => void }) {
   );
 }
 
-type Asked = { node: string; action: "stop" | "log" };
+type Asked = { node: string; action: "stop" | "restart" | "log" };
 
 function ProcessRow(props: { model: Model; process: Process; onAsk: (action: Asked["action"]) => void }) {
   const { model, process, onAsk } = props;
@@ -76,7 +72,7 @@ function ProcessRow(props: { model: Model; process: Process; onAsk: (action: Ask
       </Cell>
       <Cell label="Change">
         <span class="row-buttons">
-          {ACTIONS.map((action) => (
+          {PROCESS_ACTIONS.map((action) => (
             <Button
               key={action}
               class="small"
@@ -94,7 +90,7 @@ function ProcessRow(props: { model: Model; process: Process; onAsk: (action: Ask
   );
 }
 
-function send(model: Model, node: string, action: Action): Promise<unknown> {
+function send(model: Model, node: string, action: ProcessAction): Promise<unknown> {
   const what = `${action} ${node}`;
   return model.change(what, what, `/api/v1/processes/${encodeURIComponent(node)}/${action}`, {});
 }
@@ -127,15 +123,21 @@ export function Processes({ model, status }: { model: Model; status: Status }) {
       </table>
       {status.processes.length === 0 && <p class="quiet">none is known</p>}
       {asked?.action === "log" && <LogDialog node={asked.node} onClose={close} />}
-      {asked?.action === "stop" && (
+      {asked && asked.action !== "log" && (
         <Dialog
-          title={`Stop ${asked.node}?`}
-          confirm="Stop the process"
+          title={`${asked.action === "stop" ? "Stop" : "Restart"} ${asked.node}?`}
+          confirm={`${asked.action === "stop" ? "Stop" : "Restart"} the process`}
           confirmClass="danger"
-          onConfirm={() => void send(model, asked.node, "stop")}
+          onConfirm={() => void send(model, asked.node, asked.action as ProcessAction)}
           onClose={close}
         >
-          <p>{status.run ? "A run is under way: this node's part of it may be lost." : "No run is under way."}</p>
+          <p>
+            {status.run && asked.action === "stop"
+              ? "A run is under way: this node's part of it may be lost."
+              : status.run
+                ? "A run is under way, and this process has no part in it."
+                : "No run is under way."}
+          </p>
         </Dialog>
       )}
     </Panel>

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thalweg_control::access::{Role, Tokens};
-use thalweg_control::ctl::Client;
+use thalweg_control::client::Client;
 use thalweg_control::state::ExperimentState;
 use thalweg_control::status::{ProcessView, Status};
 use thalweg_sys::netns::Network;
