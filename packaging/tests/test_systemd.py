@@ -75,12 +75,16 @@ def booted(root: Path) -> Iterator[Machine]:
     """Boots a system. It has a network with a loopback alone, and /tmp, /dev and control groups of its own."""
     command = ["systemd-nspawn", "--quiet", "--boot", "--private-network", "--register=no", "--keep-unit"]
     command += ["--console=pipe", f"--directory={root}"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as nspawn:
+    output = root.with_name("nspawn.log")
+    with (
+        output.open("wb") as log,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT) as nspawn,
+    ):
         try:
             children = Path(f"/proc/{nspawn.pid}/task/{nspawn.pid}/children")
             deadline = time.monotonic() + PATIENCE
             while not (leader := children.read_text().split()):
-                assert nspawn.poll() is None and nspawn.stdout is not None, nspawn.stdout.read().decode()
+                assert nspawn.poll() is None, output.read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             machine = Machine(int(leader[0]))

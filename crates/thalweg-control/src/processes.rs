@@ -6,8 +6,7 @@ mod systemd;
 
 use crate::config::NodeProcess;
 use command::{new_command, quote_word, shell_command};
-use slurm::Job;
-pub use slurm::list_jobs;
+pub use slurm::{Job, list_jobs};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -16,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use systemd::Unit;
+pub use systemd::Unit;
 use tokio::sync::{Mutex, mpsc};
 
 /// Time after its start for which a process that is not connected counts as starting.
@@ -107,7 +106,7 @@ pub enum ManagedProcess {
 /// Log of a process: a file of the service's, or the journal of systemd.
 #[derive(Debug)]
 pub enum ProcessLog {
-    /// File.
+    /// File of the service's.
     File(PathBuf),
     /// Journal of a unit.
     Journal(Unit),
