@@ -85,8 +85,8 @@ class Machine:
 
 @contextlib.contextmanager
 def booted(folder: Path) -> Iterator[Machine]:
-    """Boots this machine's system a second time: what is written goes into memory. It has a loopback as its network, and
-    /tmp, /dev and control groups of its own.
+    """Boots this machine's system a second time, with a network, /tmp, /dev and control groups of its own. What it writes
+    goes into memory.
     """
     (folder / "boot.sh").write_text(BOOT)
     command = [
@@ -167,7 +167,7 @@ def test_run_control_starts_units_and_sees_them_fail(machine: Machine) -> None:
     assert "COMPLETE" in machine.run("thalweg verify /var/lib/thalweg/runs/run-000001")
 
     # One that stands still is ended, and begins again.
-    machine.run("systemctl kill --signal=STOP thalweg-node@adc")
+    machine.run(f"kill -STOP {machine.property('thalweg-node@adc', 'MainPID')}")
     machine.wait_for("another process", "systemctl show --property=NRestarts thalweg-node@adc", "NRestarts=1")
     machine.wait_for("its log", "thalweg --version; journalctl --unit=thalweg-node@adc", "watchdog")
     # One that is ended by run control stays away, and its log is the journal's.
