@@ -1,4 +1,4 @@
-"""Units of systemd: they are well-formed, and their programs report themselves (sd_notify(3)) to a socket in its place."""
+"""Units of systemd: they are well-formed, and their programs report themselves to it (sd_notify(3))."""
 
 from __future__ import annotations
 

@@ -442,9 +442,9 @@ impl Experiment {
         }
         // A process that came during a run gets its topology after it.
         let has_no_part = member.status.unix_nanos > 0 && member.status.topology.is_empty();
-        match self.run {
+        match self.current_run() {
             Some(run) if !has_no_part => {
-                Err(format!("cannot restart node '{node}': it takes part in run {run}: stop the run first"))
+                Err(format!("cannot restart node '{node}': it takes part in run {}: stop the run first", run.number))
             }
             _ => Ok(()),
         }

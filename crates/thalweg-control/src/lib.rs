@@ -25,7 +25,7 @@
 //! | `numbers` | Numbers of runs |
 //! | `storage` | Numbers and records, kept by a thread that may wait for the disk |
 //! | `etcd` | Numbers, records and services in etcd |
-//! | `processes` | Processes of nodes |
+//! | `processes` | Processes of nodes: children, by ssh, units of systemd, jobs of Slurm |
 //! | `access` | Tokens with roles |
 //! | `audit` | The log of requests |
 //! | `config` | Table `[control]` of a topology |

@@ -7,8 +7,7 @@ mod systemd;
 use crate::config::NodeProcess;
 use command::{new_command, quote_word, shell_command};
 use serde::{Deserialize, Serialize};
-use slurm::Job;
-pub use slurm::list_jobs;
+pub use slurm::{Job, list_jobs};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -19,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use systemd::Unit;
+pub use systemd::Unit;
 use tokio::sync::{Mutex, mpsc};
 use utoipa::ToSchema;
 
@@ -162,7 +161,7 @@ pub enum ManagedProcess {
 /// Log of a process: a file of the service's, or the journal of systemd.
 #[derive(Debug)]
 pub enum ProcessLog {
-    /// File.
+    /// File of the service's.
     File(PathBuf),
     /// Journal of a unit.
     Journal(Unit),

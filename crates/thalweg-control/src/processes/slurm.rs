@@ -40,7 +40,7 @@ pub struct ListedJob {
     pub state: String,
     /// Reason for which it waits or has failed, or the hosts on which it runs.
     pub reason: String,
-    /// Comment.
+    /// Comment on the job.
     pub comment: String,
 }
 
