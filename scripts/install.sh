@@ -50,6 +50,9 @@ files() {
     for name in "$here"/packaging/kubernetes/*; do
         printf '%s\t%s\t644\n' "$name" "$prefix/share/doc/thalweg/kubernetes/${name##*/}"
     done
+    for name in "$here"/packaging/monitoring/*; do
+        printf '%s\t%s\t644\n' "$name" "$prefix/share/thalweg/monitoring/${name##*/}"
+    done
     printf '%s\t%s\t644\n' "$here/packaging/wireshark/efe.lua" "$prefix/share/thalweg/wireshark/efe.lua"
     for name in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE; do
         printf '%s\t%s\t644\n' "$here/$name" "$prefix/share/doc/thalweg/$name"
