@@ -257,7 +257,6 @@ struct WidthQuery {
 #[utoipa::path(get, path = "/api/v1/latest/{source}", params(("source" = String, Path), WidthQuery), responses(
     (status = 200, description = "The fragment, or null", body = serde_json::Value),
     (status = 404, description = "There is no such source", body = ErrorBody),
-    (status = 503, description = "The first builder does not answer", body = ErrorBody),
     Refusals,
 ))]
 async fn get_latest(

@@ -89,8 +89,8 @@ impl<T: Clone> Delivery<T> {
     /// Returns what to do now.
     pub fn next_step(&mut self, now: Duration) -> Step<T> {
         if self.failures > 0 {
-            let too_old = |came: Duration| now.saturating_sub(came) > self.limits.max_age;
-            while self.waiting.front().is_some_and(|(came, _)| too_old(*came)) {
+            let max_age = self.limits.max_age;
+            while self.waiting.front().is_some_and(|(came, _)| now.saturating_sub(*came) > max_age) {
                 self.waiting.pop_front();
                 self.left_out += 1;
             }
@@ -131,12 +131,12 @@ impl<T: Clone> Delivery<T> {
     }
 
     /// Returns the reason why the last attempt did not succeed; `None` if it did, or if there was none.
-    pub fn problem(&self) -> Option<&str> {
+    pub fn last_problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
     /// Returns the number of notices that wait, were delivered, and were left out.
-    pub fn counts(&self) -> [u64; 3] {
+    pub fn notice_counts(&self) -> [u64; 3] {
         [self.waiting.len() as u64, self.sent, self.left_out]
     }
 }
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(delivery.next_step(seconds(4)), Step::WaitUntil(seconds(5)), "pauses grow");
         assert!(matches!(delivery.next_step(seconds(5)), Step::Deliver(_)));
         assert!(delivery.take_outcome(seconds(5), Outcome::Delivered), "it is over");
-        assert_eq!((delivery.counts(), delivery.next_step(seconds(9))), ([0, 2, 0], Step::Wait));
+        assert_eq!((delivery.notice_counts(), delivery.next_step(seconds(9))), ([0, 2, 0], Step::Wait));
     }
 
     #[test]
@@ -182,12 +182,12 @@ mod tests {
         delivery.add_notice(seconds(0), 'a');
         assert!(matches!(delivery.next_step(seconds(2)), Step::Deliver(_)));
         delivery.take_outcome(seconds(2), Outcome::Refused("no such logbook".into()));
-        assert_eq!((delivery.counts(), delivery.problem()), ([0, 0, 1], Some("no such logbook")));
+        assert_eq!((delivery.notice_counts(), delivery.last_problem()), ([0, 0, 1], Some("no such logbook")));
         delivery.add_notice(seconds(3), 'b');
         assert!(matches!(delivery.next_step(seconds(5)), Step::Deliver(_)));
         delivery.take_outcome(seconds(5), Outcome::Failed("down".into()));
         assert_eq!(delivery.next_step(seconds(3604)), Step::Wait);
-        assert_eq!(delivery.counts(), [0, 0, 2]);
+        assert_eq!(delivery.notice_counts(), [0, 0, 2]);
     }
 
     proptest! {
@@ -220,9 +220,9 @@ mod tests {
                     if action == 1 {
                         delivered.extend(batch);
                     }
-                    prop_assert_eq!(delivery.problem().is_some(), action != 1);
+                    prop_assert_eq!(delivery.last_problem().is_some(), action != 1);
                 }
-                let [waiting, sent, left_out] = delivery.counts();
+                let [waiting, sent, left_out] = delivery.notice_counts();
                 prop_assert!(waiting <= LIMITS.max_waiting as u64);
                 prop_assert_eq!(waiting + sent + left_out, added);
                 prop_assert_eq!(sent, delivered.len() as u64);

@@ -26,15 +26,15 @@ pub struct MailConfig {
     pub server: String,
     /// Encryption of the connection.
     pub security: Security,
-    /// Sender.
+    /// Address of the sender.
     pub from: String,
-    /// Receivers.
+    /// Addresses of the receivers.
     pub to: Vec<String>,
     /// Name with which the service identifies itself; it does not if that is empty.
     pub user: String,
     /// File of the password.
     pub password_file: Option<PathBuf>,
-    /// Events that are told by e-mail; alarms if they are left out.
+    /// Events of which there is mail; alarms if they are left out.
     pub events: Option<Vec<NoticeEvent>>,
 }
 
@@ -64,7 +64,7 @@ impl Security {
 /// Mail server and receivers, with the password.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MailDestination {
-    /// Events that are told.
+    /// Events of which there is mail.
     pub(crate) events: Vec<NoticeEvent>,
     host: String,
     port: u16,
@@ -79,13 +79,10 @@ impl MailDestination {
     ///
     /// # Errors
     /// Something is not right; the sentence says what.
-    pub fn open(config: &MailConfig) -> Result<Self, String> {
+    pub fn from_config(config: &MailConfig) -> Result<Self, String> {
         let (host, port) = split_server(&config.server)?;
-        let mailbox = |key: &str, text: &str| {
-            text.parse::<Mailbox>().map_err(|error| format!("{key}: '{text}' is no address of e-mail: {error}"))
-        };
-        let from = mailbox("from", &config.from)?;
-        let to = config.to.iter().map(|text| mailbox("to", text)).collect::<Result<Vec<_>, _>>()?;
+        let from = parse_mailbox("from", &config.from)?;
+        let to = config.to.iter().map(|text| parse_mailbox("to", text)).collect::<Result<Vec<_>, _>>()?;
         if to.is_empty() {
             return Err("to: it has no receiver".into());
         }
@@ -111,15 +108,14 @@ impl MailDestination {
     }
 
     /// Sends one mail with all notices.
-    pub fn deliver(&self, notices: &[Notice]) -> Outcome {
-        let named = |problem: String| format!("{}:{}: {problem}", self.host, self.port);
+    pub fn deliver_notices(&self, notices: &[Notice]) -> Outcome {
         let message = match self.make_message(notices) {
             Ok(message) => message,
-            Err(error) => return Outcome::Refused(named(error.to_string())),
+            Err(error) => return Outcome::Refused(self.problem_text(&error)),
         };
         let tls = match (self.security, TlsParameters::new(self.host.clone())) {
             (Security::None, _) => Tls::None,
-            (_, Err(error)) => return Outcome::Failed(named(error_chain(&error))),
+            (_, Err(error)) => return Outcome::Failed(self.problem_text(&error)),
             (Security::Starttls, Ok(parameters)) => Tls::Required(parameters),
             (Security::Tls, Ok(parameters)) => Tls::Wrapper(parameters),
         };
@@ -130,9 +126,13 @@ impl MailDestination {
         match transport.timeout(Some(ANSWER_TIME)).build().send(&message) {
             Ok(_) => Outcome::Delivered,
             // RFC 5321, section 4.2.1: the client should not repeat the same request after 5xx.
-            Err(error) if error.is_permanent() => Outcome::Refused(named(error_chain(&error))),
-            Err(error) => Outcome::Failed(named(error_chain(&error))),
+            Err(error) if error.is_permanent() => Outcome::Refused(self.problem_text(&error)),
+            Err(error) => Outcome::Failed(self.problem_text(&error)),
         }
+    }
+
+    fn problem_text(&self, error: &dyn Error) -> String {
+        format!("{}:{}: {}", self.host, self.port, error_chain(error))
     }
 
     fn make_message(&self, notices: &[Notice]) -> Result<Message, lettre::error::Error> {
@@ -145,19 +145,23 @@ impl MailDestination {
     }
 }
 
+fn parse_mailbox(key: &str, text: &str) -> Result<Mailbox, String> {
+    text.parse::<Mailbox>().map_err(|error| format!("{key}: '{text}' is no address of e-mail: {error}"))
+}
+
 /// Splits the address of a server into its host and its port.
 fn split_server(server: &str) -> Result<(&str, Option<u16>), String> {
-    let wrong = || format!("server: '{server}': write HOST or HOST:PORT");
+    let wrong = format!("server: '{server}': write HOST or HOST:PORT");
     let (host, port) = match server.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
-        Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(wrong)?)),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or(wrong.as_str())?)),
         None => server.split_once(':').map_or((server, None), |(host, port)| (host, Some(port))),
     };
     let is_host = !host.is_empty() && host.chars().all(|c| c.is_alphanumeric() || "-._:".contains(c));
     if !is_host {
-        return Err(wrong());
+        return Err(wrong);
     }
-    Ok((host, port.map(str::parse).transpose().map_err(|_| wrong())?))
+    Ok((host, port.map(str::parse).transpose().map_err(|_| wrong)?))
 }
 
 /// Returns the subject and the text of a mail.
@@ -195,7 +199,7 @@ mod tests {
 
     fn table(more: &str) -> Result<MailDestination, String> {
         let text = format!("server = 'mail.example'\nfrom = 'DAQ <daq@lab.example>'\nto = ['a@lab.example']\n{more}");
-        MailDestination::open(&toml::from_str(&text).unwrap())
+        MailDestination::from_config(&toml::from_str(&text).unwrap())
     }
 
     #[test]
@@ -212,7 +216,7 @@ mod tests {
         assert!(table(&user).is_ok());
         assert!(table(&format!("{user}security = 'none'")).unwrap_err().contains("in the clear"));
         let wrong = MailConfig { server: "mail".into(), from: "daq".into(), ..MailConfig::default() };
-        assert!(MailDestination::open(&wrong).unwrap_err().contains("from: 'daq'"));
+        assert!(MailDestination::from_config(&wrong).unwrap_err().contains("from: 'daq'"));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl NoticeEvent {
 /// Notice to all destinations that want it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notice {
-    /// Event.
+    /// Event that it is of.
     pub event: NoticeEvent,
     /// Sentence for people.
     pub text: String,
@@ -102,9 +102,13 @@ fn format_time(unix: f64) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
+/// Returns a text after a colon; nothing if it is empty.
+fn colon_and(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(": {text}") }
+}
+
 fn run_sentence(event: NoticeEvent, record: &RunRecord) -> String {
     let name = format!("run {}", record.number);
-    let colon = |text: &str| if text.is_empty() { String::new() } else { format!(": {text}") };
     match (event, &record.flag) {
         (NoticeEvent::Flag, Some(flag)) => {
             let flagged = match flag.flag {
@@ -112,7 +116,7 @@ fn run_sentence(event: NoticeEvent, record: &RunRecord) -> String {
                 Quality::Bad => "bad",
                 Quality::Unknown => "unknown",
             };
-            format!("{name} is flagged {flagged} by {}{}", flag.by, colon(&flag.why))
+            format!("{name} is flagged {flagged} by {}{}", flag.by, colon_and(&flag.why))
         }
         (NoticeEvent::Stop, _) => {
             let counts = format!(
@@ -122,13 +126,13 @@ fn run_sentence(event: NoticeEvent, record: &RunRecord) -> String {
                 format_seconds(record.seconds.unwrap_or_default())
             );
             match record.state {
-                RunState::Failed => format!("{name} did not begin{}", colon(&record.reasons.join("; "))),
-                RunState::Lost => format!("{name} is lost{}", colon(&record.reasons.join("; "))),
+                RunState::Failed => format!("{name} did not begin{}", colon_and(&record.reasons.join("; "))),
+                RunState::Lost => format!("{name} is lost{}", colon_and(&record.reasons.join("; "))),
                 RunState::Complete => format!("{name} is complete: {counts}"),
-                _ => format!("{name} is incomplete: {counts}{}", colon(&record.reasons.join("; "))),
+                _ => format!("{name} is incomplete: {counts}{}", colon_and(&record.reasons.join("; "))),
             }
         }
-        _ => format!("{name} ({}) has begun{}", record.kind.name(), colon(&record.note)),
+        _ => format!("{name} ({}) has begun{}", record.kind.name(), colon_and(&record.note)),
     }
 }
 
@@ -139,12 +143,12 @@ pub struct RunWatch(BTreeMap<u32, (RunState, Option<Quality>)>);
 impl RunWatch {
     /// Creates one that knows these records.
     pub fn new(records: &BTreeMap<u32, RunRecord>) -> Self {
-        Self(records.values().map(|record| (record.number, summary(record))).collect())
+        Self(records.values().map(|record| (record.number, state_and_flag(record))).collect())
     }
 
     /// Takes the present record of a run. Returns the events that it is the first to show.
     pub fn take_record(&mut self, record: &RunRecord) -> Vec<NoticeEvent> {
-        let (state, flag) = summary(record);
+        let (state, flag) = state_and_flag(record);
         let (old_state, old_flag) = self.0.insert(record.number, (state, flag)).unwrap_or_default();
         while self.0.len() > crate::records::MAX_RUNS {
             self.0.pop_first();
@@ -163,7 +167,7 @@ impl RunWatch {
     }
 }
 
-fn summary(record: &RunRecord) -> (RunState, Option<Quality>) {
+fn state_and_flag(record: &RunRecord) -> (RunState, Option<Quality>) {
     (record.state, record.flag.as_ref().map(|flag| flag.flag))
 }
 
@@ -190,24 +194,24 @@ enum Destination {
 }
 
 impl Destination {
-    fn limits(&self) -> DeliveryLimits {
+    fn delivery_limits(&self) -> DeliveryLimits {
         match self {
             Self::Post(_) => POST_LIMITS,
             Self::Mail(_) => MAIL_LIMITS,
         }
     }
 
-    fn wants(&self, event: NoticeEvent) -> bool {
+    fn wants_event(&self, event: NoticeEvent) -> bool {
         match self {
             Self::Post(post) => post.events.contains(&event),
             Self::Mail(mail) => mail.events.contains(&event),
         }
     }
 
-    fn deliver(&self, notices: &[Notice]) -> Outcome {
+    fn deliver_notices(&self, notices: &[Notice]) -> Outcome {
         match self {
-            Self::Post(post) => notices.first().map_or(Outcome::Delivered, |notice| post.deliver(notice)),
-            Self::Mail(mail) => mail.deliver(notices),
+            Self::Post(post) => notices.first().map_or(Outcome::Delivered, |notice| post.deliver_notice(notice)),
+            Self::Mail(mail) => mail.deliver_notices(notices),
         }
     }
 }
@@ -233,8 +237,8 @@ struct QueueState {
 }
 
 impl Channel {
-    fn open(name: &'static str, destination: Destination) -> Result<Self, String> {
-        let state = QueueState { delivery: Delivery::new(destination.limits()), is_closed: false };
+    fn open_channel(name: &'static str, destination: Destination) -> Result<Self, String> {
+        let state = QueueState { delivery: Delivery::new(destination.delivery_limits()), is_closed: false };
         let queue = Arc::new(Queue { state: Mutex::new(state), changed: Condvar::new(), begun: Instant::now() });
         let (thread_queue, thread_destination) = (Arc::clone(&queue), destination.clone());
         let started = thread::Builder::new()
@@ -269,10 +273,10 @@ impl Queue {
                 }
                 Step::Deliver(notices) => {
                     drop(state);
-                    let outcome = destination.deliver(&notices);
+                    let outcome = destination.deliver_notices(&notices);
                     state = self.state.lock();
                     if state.delivery.take_outcome(self.begun.elapsed(), outcome) {
-                        match state.delivery.problem() {
+                        match state.delivery.last_problem() {
                             Some(problem) => tracing::warn!("{name}: {problem}"),
                             None => tracing::info!("{name}: notices are delivered again"),
                         }
@@ -288,6 +292,8 @@ impl Queue {
 pub struct Notices {
     channels: BTreeMap<&'static str, Channel>,
     runs: RunWatch,
+    /// True if another service of the experiment sends its notices.
+    is_silent: bool,
 }
 
 impl Notices {
@@ -295,8 +301,8 @@ impl Notices {
     ///
     /// # Errors
     /// A destination cannot be used; the sentence says which, and why.
-    pub fn open(config: &ControlConfig, records: &BTreeMap<u32, RunRecord>) -> Result<Self, String> {
-        let mut notices = Self { channels: BTreeMap::new(), runs: RunWatch::new(records) };
+    pub fn open_destinations(config: &ControlConfig, records: &BTreeMap<u32, RunRecord>) -> Result<Self, String> {
+        let mut notices = Self { runs: RunWatch::new(records), ..Self::default() };
         notices.change_destinations(config)?;
         Ok(notices)
     }
@@ -312,25 +318,35 @@ impl Notices {
             ("logbook", &config.logbook, NoticeEvent::OF_RUNS.as_slice()),
         ] {
             if let Some(post) = post {
-                let opened = PostDestination::open(post, events);
+                let opened = PostDestination::from_config(post, events);
                 let opened = opened.map_err(|problem| format!("[control.{name}]: {problem}"))?;
                 wanted.push((name, Destination::Post(opened)));
             }
         }
         if let Some(mail) = &config.mail {
-            let opened = MailDestination::open(mail).map_err(|problem| format!("[control.mail]: {problem}"))?;
+            let opened = MailDestination::from_config(mail).map_err(|problem| format!("[control.mail]: {problem}"))?;
             wanted.push(("mail", Destination::Mail(opened)));
         }
         let mut opened = BTreeMap::new();
         for (name, destination) in wanted {
             let is_kept = self.channels.get(name).is_some_and(|channel| channel.destination == destination);
-            opened.insert(name, if is_kept { None } else { Some(Channel::open(name, destination)?) });
+            opened.insert(name, if is_kept { None } else { Some(Channel::open_channel(name, destination)?) });
         }
         let mut old = std::mem::take(&mut self.channels);
         for (name, channel) in opened {
             self.channels.extend(channel.or_else(|| old.remove(name)).map(|channel| (name, channel)));
         }
         Ok(())
+    }
+
+    /// Sets whether another service of the experiment sends its notices; this one then follows the runs alone.
+    pub fn set_silent(&mut self, is_silent: bool) {
+        self.is_silent = is_silent;
+    }
+
+    /// Takes a record that another service has changed, which has sent what notices there are of it.
+    pub fn note_record(&mut self, record: &RunRecord) {
+        self.runs.take_record(record);
     }
 
     /// Sends the notice of an alarm that has begun or is over.
@@ -348,8 +364,11 @@ impl Notices {
     }
 
     fn send_notice(&self, notice: &Notice, is_left_out: impl Fn(&str) -> bool) {
+        if self.is_silent {
+            return;
+        }
         let channels = self.channels.iter().filter(|(name, _)| !is_left_out(name));
-        for (_, channel) in channels.filter(|(_, channel)| channel.destination.wants(notice.event)) {
+        for (_, channel) in channels.filter(|(_, channel)| channel.destination.wants_event(notice.event)) {
             channel.add_notice(notice);
         }
     }
@@ -359,8 +378,8 @@ impl Notices {
         let channels = self.channels.iter();
         let views = channels.map(|(name, channel)| {
             let state = channel.queue.state.lock();
-            let [waiting, sent, left_out] = state.delivery.counts();
-            let problem = state.delivery.problem().unwrap_or_default().to_owned();
+            let [waiting, sent, left_out] = state.delivery.notice_counts();
+            let problem = state.delivery.last_problem().unwrap_or_default().to_owned();
             DestinationView { name: (*name).to_owned(), waiting, sent, left_out, problem }
         });
         views.collect()
@@ -377,20 +396,23 @@ pub fn alarm_id(destination: &str) -> String {
 /// # Errors
 /// The file cannot be read, is empty or too long, or others can read it.
 pub(crate) fn read_secret(path: &Path) -> Result<String, String> {
-    let named = |problem: String| format!("{}: {problem}", path.display());
-    let file = fs::File::open(path).map_err(|error| named(error.to_string()))?;
-    let mode = file.metadata().map_err(|error| named(error.to_string()))?.mode();
+    read_secret_text(path).map_err(|problem| format!("{}: {problem}", path.display()))
+}
+
+fn read_secret_text(path: &Path) -> Result<String, String> {
+    let file = fs::File::open(path).map_err(|error| error.to_string())?;
+    let mode = file.metadata().map_err(|error| error.to_string())?.mode();
     if mode & 0o077 != 0 {
-        return Err(named(format!("others can read it (mode {:o}): chmod 600 it", mode & 0o777)));
+        return Err(format!("others can read it (mode {:o}): chmod 600 it", mode & 0o777));
     }
     let mut secret = String::new();
-    file.take(MAX_SECRET_BYTES + 1).read_to_string(&mut secret).map_err(|error| named(error.to_string()))?;
+    file.take(MAX_SECRET_BYTES + 1).read_to_string(&mut secret).map_err(|error| error.to_string())?;
     match secret.trim_end_matches(['\r', '\n']) {
-        "" => Err(named("it is empty: write the secret into it".into())),
+        "" => Err("it is empty: write the secret into it".into()),
         secret if secret.len() as u64 > MAX_SECRET_BYTES => {
-            Err(named(format!("it is longer than {MAX_SECRET_BYTES} bytes: that is no secret")))
+            Err(format!("it is longer than {MAX_SECRET_BYTES} bytes: that is no secret"))
         }
-        secret if secret.contains(char::is_control) => Err(named("it has more than one line".into())),
+        secret if secret.contains(char::is_control) => Err("it has more than one line".into()),
         secret => Ok(secret.to_owned()),
     }
 }

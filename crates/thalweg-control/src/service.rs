@@ -147,7 +147,7 @@ impl Service {
         let (storage, worker, runs) =
             Storage::open(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let audit = AuditLog::open_log(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
-        let notices = Notices::open(&config, &runs).map_err(ServiceError::Topology)?;
+        let notices = Notices::open_destinations(&config, &runs).map_err(ServiceError::Topology)?;
         let begun = Instant::now();
         let now = Now { monotonic: Duration::ZERO, unix: unix_seconds() };
         let service = ServiceView {
@@ -214,8 +214,17 @@ impl Service {
             StorageReport::Reserved(ticket, reserved) => {
                 inner.experiment.number_reserved(ticket, reserved.map(|record| *record));
             }
-            StorageReport::Changed(record) => inner.experiment.record_changed(*record),
-            StorageReport::Looked(view) => inner.stored = view,
+            StorageReport::Changed(record) => {
+                inner.notices.note_record(&record);
+                inner.experiment.record_changed(*record);
+            }
+            StorageReport::Looked(view) => {
+                // Of several services, the one that began first sends the notices.
+                let first = view.services.iter().min_by(|one, other| one.since_at.total_cmp(&other.since_at));
+                let is_silent = first.is_some_and(|first| *first != inner.service);
+                inner.notices.set_silent(is_silent);
+                inner.stored = view;
+            }
             StorageReport::Problem(problem) => inner.add_message(now.unix, Severity::Error, None, problem),
         }
         inner.carry_out_actions(now.unix);

@@ -40,7 +40,7 @@ pub struct PostConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PostFormat {
-    /// JSON.
+    /// A JSON object.
     #[default]
     Json,
     /// The form of an ELOG (`multipart/form-data`, RFC 7578), which answers with a redirect to the new entry.
@@ -72,26 +72,21 @@ impl PostDestination {
     ///
     /// # Errors
     /// Something is not right; the sentence says what.
-    pub fn open(config: &PostConfig, events: &[NoticeEvent]) -> Result<Self, String> {
+    pub fn from_config(config: &PostConfig, events: &[NoticeEvent]) -> Result<Self, String> {
         let address = config.url.parse::<Uri>().map_err(|error| format!("url {}: {error}", config.url))?;
         if !matches!(address.scheme_str(), Some("http" | "https")) || address.host().is_none_or(str::is_empty) {
             return Err(format!("url '{}': write http://HOST/… or https://HOST/…", config.url));
         }
         let token = config.token_file.as_deref().map(read_secret).transpose()?;
-        let insert_token = |text: &str| match &token {
-            Some(token) => Ok(text.replace(TOKEN, token)),
-            None if text.contains(TOKEN) => Err(format!("'{text}' has a {TOKEN}: name its file with token_file")),
-            None => Ok(text.to_owned()),
-        };
         let mut headers = Vec::new();
         for (name, value) in &config.headers {
             let header = name.parse::<HeaderName>().map_err(|error| format!("headers: {name}: {error}"))?;
-            let value = HeaderValue::from_str(&insert_token(value)?);
+            let value = HeaderValue::from_str(&insert_token(value, token.as_deref())?);
             headers.push((header, value.map_err(|error| format!("headers: {name}: {error}"))?));
         }
         let body = config.body.clone().map(Value::Object).map(|mut body| {
             check_template(&body, &example_content())?;
-            map_texts(&mut body, &|text| insert_token(text).map(Value::String))?;
+            map_texts(&mut body, &|text| insert_token(text, token.as_deref()).map(Value::String))?;
             Ok::<_, String>(body)
         });
         let body = match body.transpose()? {
@@ -104,7 +99,7 @@ impl PostDestination {
     }
 
     /// Posts a notice.
-    pub fn deliver(&self, notice: &Notice) -> Outcome {
+    pub fn deliver_notice(&self, notice: &Notice) -> Outcome {
         let (kind, body) = match (self.format, self.fill_body(&notice.content)) {
             (PostFormat::Json, body) => ("application/json".to_owned(), body.to_string().into_bytes()),
             (PostFormat::Elog, body) => match form_body(&body) {
@@ -172,6 +167,15 @@ impl PostDestination {
             408 | 425 | 429 | 500.. => Outcome::Failed(format!("{} answers {status}{reason}", self.url)),
             _ => Outcome::Refused(format!("{} answers {status}{reason}", self.url)),
         }
+    }
+}
+
+/// Returns a text with the secret in the place of its placeholder.
+fn insert_token(text: &str, token: Option<&str>) -> Result<String, String> {
+    match token {
+        Some(token) => Ok(text.replace(TOKEN, token)),
+        None if text.contains(TOKEN) => Err(format!("'{text}' has a {TOKEN}: name its file with token_file")),
+        None => Ok(text.to_owned()),
     }
 }
 
@@ -290,7 +294,7 @@ mod tests {
     }
 
     fn open(table: &str) -> Result<PostDestination, String> {
-        PostDestination::open(&config(table), &NoticeEvent::ALL)
+        PostDestination::from_config(&config(table), &NoticeEvent::ALL)
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub(super) struct RunArguments {
 pub(super) enum KindName {
     /// Data to be analysed.
     Physics,
-    /// Test.
+    /// Data of a test.
     Test,
 }
 
@@ -123,7 +123,7 @@ pub(super) async fn execute_command(
         PlainCommand::Resume => Request::Control(Command::Resume),
         PlainCommand::Abort => Request::Control(Command::Abort),
     };
-    execute(client, service, name, &arguments, move |_| Ok(request)).await
+    execute_request(client, service, name, &arguments, move |_| Ok(request)).await
 }
 
 /// Reads the topology file, starts nodes that are missing, and sends the topology to all.
@@ -136,7 +136,7 @@ pub(super) async fn configure(
 ) -> Result<Json<CommandAnswer>, ApiError> {
     let left_out = arguments.without.clone();
     let make_request = move |service: &Service| Ok(Request::Configure(Box::new(service.read_topology(left_out)?)));
-    execute(client, service, CommandName::Configure, &arguments, make_request).await
+    execute_request(client, service, CommandName::Configure, &arguments, make_request).await
 }
 
 /// Begins a run.
@@ -149,7 +149,7 @@ pub(super) async fn start_run(
 ) -> Result<Json<CommandAnswer>, ApiError> {
     let note = checked_text(arguments.note.clone(), "note")?;
     let request = Request::Start { kind: arguments.kind, note };
-    execute(client, service, CommandName::Start, &arguments, move |_| Ok(request)).await
+    execute_request(client, service, CommandName::Start, &arguments, move |_| Ok(request)).await
 }
 
 /// Begins another run at an event that all sources agree on, without a gap.
@@ -162,7 +162,7 @@ pub(super) async fn begin_next_run(
 ) -> Result<Json<CommandAnswer>, ApiError> {
     let note = checked_text(arguments.note.clone(), "note")?;
     let request = Request::Next { kind: arguments.kind, note };
-    execute(client, service, CommandName::Next, &arguments, move |_| Ok(request)).await
+    execute_request(client, service, CommandName::Next, &arguments, move |_| Ok(request)).await
 }
 
 /// Marks the beginning of a step of a scan, at an event that all sources agree on.
@@ -177,10 +177,10 @@ pub(super) async fn mark_step(
         return Err(ApiError::bad_request("label: it is empty"));
     }
     let request = Request::Step(StepOrder { label: arguments.label.clone(), data: arguments.data.clone() });
-    execute(client, service, CommandName::Step, &arguments, move |_| Ok(request)).await
+    execute_request(client, service, CommandName::Step, &arguments, move |_| Ok(request)).await
 }
 
-async fn execute(
+async fn execute_request(
     client: Client,
     service: Arc<Service>,
     command: CommandName,

@@ -101,9 +101,9 @@ pub(super) enum Refusals {
     /// The role of the token does not suffice, or the request is of a foreign page
     #[response(status = 403)]
     NoAccess(ErrorBody),
-    /// The service has as many clients as it has places
+    /// The service has too many clients, or what knows the answer does not answer
     #[response(status = 503)]
-    TooManyClients(ErrorBody),
+    Busy(ErrorBody),
 }
 
 /// Further refusals of requests that have a body.

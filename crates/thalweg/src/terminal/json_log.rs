@@ -64,7 +64,7 @@ fn line_text(head: &str, mut fields: Map<String, Value>, context: LogContext) ->
 struct Fields(Map<String, Value>);
 
 impl Fields {
-    fn add(&mut self, field: &Field, value: impl Into<Value>) {
+    fn add_field(&mut self, field: &Field, value: impl Into<Value>) {
         if self.0.len() < MAX_FIELDS {
             self.0.insert(field.name().to_owned(), value.into());
         }
@@ -73,27 +73,27 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.add(field, value);
+        self.add_field(field, value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.add(field, value);
+        self.add_field(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.add(field, value);
+        self.add_field(field, value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.add(field, value);
+        self.add_field(field, value);
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(field, value);
+        self.add_field(field, value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.add(field, format!("{value:?}"));
+        self.add_field(field, format!("{value:?}"));
     }
 }
 
