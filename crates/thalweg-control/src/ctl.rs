@@ -297,6 +297,9 @@ pub fn status_text(status: &Status) -> String {
             format_count(draining.of)
         ));
     }
+    if !status.left_out.is_empty() {
+        lines.push(format!("left out: {}", status.left_out.join(", ")));
+    }
     for source in &status.sources {
         let mark = match source.severity {
             TroubleLevel::Ok => ' ',

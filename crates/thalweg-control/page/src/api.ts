@@ -222,6 +222,8 @@ export interface Status {
   run: Run | null;
   last_run: RunRecord | null;
   next_number: number | null;
+  /** Names of the sources that are left out. */
+  left_out: string[];
   directory: string;
   disk: { free_bytes: number | null; seconds_left: number | null };
   commands: Partial<Record<CommandName, Legality>>;

@@ -63,6 +63,31 @@ fn a_shift_takes_two_runs_and_leaves_a_record_of_all_that_was_asked() {
 }
 
 #[test]
+fn a_source_is_left_out_by_name_until_the_experiment_is_configured_anew() {
+    let mut experiment = Experiment::start(&["adc-0", "adc-1"]);
+    experiment.arm();
+    let unknown = experiment.ctl(&["configure", "--without", "adc-7"]);
+    let reason = "thalweg: cannot configure: the topology has no source 'adc-7' that could be left out\n";
+    assert_eq!(String::from_utf8(unknown.stderr).unwrap(), reason);
+    let adc_1 = experiment.pid("adc-1");
+    experiment.command(&["configure", "--without", "adc-1"]);
+    // Its node is gone, and a service that begins anew knows that it is not needed.
+    kill(adc_1);
+    experiment.replace_service();
+    experiment.wait_for("the builder", |status| status.state == ExperimentState::Configured);
+    experiment.command(&["arm"]);
+    experiment.command(&["start"]);
+    experiment.wait_for("events", |status| status.totals.events > 0 && status.left_out == ["adc-1"]);
+    experiment.command(&["stop"]);
+    let status = experiment.wait_for_state(ExperimentState::Armed);
+    let record = status.last_run.unwrap();
+    assert_eq!((record.left_out.as_slice(), record.incomplete), (&["adc-1".to_owned()][..], 0));
+    assert_eq!(experiment.run_info(1)["metadata"]["left_out"], json!(["adc-1"]));
+    experiment.command(&["configure"]);
+    assert_eq!(experiment.status().sources.len(), 2, "the node was started again");
+}
+
+#[test]
 fn a_source_that_dies_is_named_everywhere_and_comes_back_for_the_next_run() {
     let mut experiment = Experiment::start(&["adc-0", "adc-1"]);
     experiment.arm();

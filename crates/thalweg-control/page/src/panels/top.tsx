@@ -50,6 +50,11 @@ function Drain({ status }: { status: Status }) {
   );
 }
 
+function LeftOut({ names }: { names: string[] }) {
+  if (names.length === 0) return null;
+  return <span class="tag test">without {names.map(formatText).join(", ")}</span>;
+}
+
 function RunSummary({ status }: { status: Status }) {
   const { run, last_run: last } = status;
   if (run) {
@@ -58,6 +63,7 @@ function RunSummary({ status }: { status: Status }) {
         <strong class="run-number">run {formatCount(run.number)}</strong>
         <span class="run-time">{formatStopwatch(run.seconds)}</span>
         <span class={run.kind === "test" ? "tag test" : "tag"}>{formatText(run.kind)}</span>
+        <LeftOut names={status.left_out} />
         {run.note && <span class="run-note">{run.note}</span>}
       </p>
     );
@@ -70,6 +76,7 @@ function RunSummary({ status }: { status: Status }) {
           last: run {formatCount(last.number)}, {formatText(last.state)}, {formatCount(last.events)} events
         </span>
       )}
+      <LeftOut names={status.left_out} />
     </p>
   );
 }
