@@ -192,17 +192,24 @@ pub fn run_ctl(options: &Options, json: bool) -> Result<ExitCode, Failure> {
 
 /// Returns the request that changes something; `None` for an action that only reads.
 fn change_request(action: &Action) -> Option<ChangeRequest> {
-    let command = |command, arguments| Some(ChangeRequest::command(command, arguments));
     match action {
-        Action::Configure { without } => command(CommandName::Configure, json!({ "without": without })),
-        Action::Arm => command(CommandName::Arm, json!({})),
-        Action::Start { kind, note } => command(CommandName::Start, json!({ "kind": kind, "note": note })),
-        Action::Next { kind, note } => command(CommandName::Next, json!({ "kind": kind, "note": note })),
-        Action::Step { label, data } => command(CommandName::Step, json!({ "label": label, "data": data })),
-        Action::Stop => command(CommandName::Stop, json!({})),
-        Action::Pause => command(CommandName::Pause, json!({})),
-        Action::Resume => command(CommandName::Resume, json!({})),
-        Action::Abort => command(CommandName::Abort, json!({})),
+        Action::Configure { without } => {
+            Some(ChangeRequest::command(CommandName::Configure, json!({ "without": without })))
+        }
+        Action::Arm => Some(ChangeRequest::command(CommandName::Arm, json!({}))),
+        Action::Start { kind, note } => {
+            Some(ChangeRequest::command(CommandName::Start, json!({ "kind": kind, "note": note })))
+        }
+        Action::Next { kind, note } => {
+            Some(ChangeRequest::command(CommandName::Next, json!({ "kind": kind, "note": note })))
+        }
+        Action::Step { label, data } => {
+            Some(ChangeRequest::command(CommandName::Step, json!({ "label": label, "data": data })))
+        }
+        Action::Stop => Some(ChangeRequest::command(CommandName::Stop, json!({}))),
+        Action::Pause => Some(ChangeRequest::command(CommandName::Pause, json!({}))),
+        Action::Resume => Some(ChangeRequest::command(CommandName::Resume, json!({}))),
+        Action::Abort => Some(ChangeRequest::command(CommandName::Abort, json!({}))),
         Action::Note { run, text } => {
             Some(ChangeRequest { path: format!("/api/v1/runs/{run}/note"), body: json!({ "text": text }) })
         }

@@ -330,10 +330,11 @@ fn error_of(answer: &Value) -> String {
 
 /// Returns the values in the answer to a range request.
 fn entries_of(answer: &Value) -> Vec<Entry> {
-    let decode = |entry: &Value| {
-        let value = BASE64.decode(entry["value"].as_str().unwrap_or_default()).ok()?;
-        let revision = entry["mod_revision"].as_str()?.parse().ok()?;
-        Some(Entry { value: String::from_utf8_lossy(&value).into_owned(), revision })
-    };
-    answer["kvs"].as_array().into_iter().flatten().filter_map(decode).collect()
+    answer["kvs"].as_array().into_iter().flatten().filter_map(decode_entry).collect()
+}
+
+fn decode_entry(entry: &Value) -> Option<Entry> {
+    let value = BASE64.decode(entry["value"].as_str().unwrap_or_default()).ok()?;
+    let revision = entry["mod_revision"].as_str()?.parse().ok()?;
+    Some(Entry { value: String::from_utf8_lossy(&value).into_owned(), revision })
 }

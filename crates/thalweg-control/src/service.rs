@@ -150,12 +150,6 @@ impl Service {
         let notices = Notices::open_destinations(&config, &runs).map_err(ServiceError::Topology)?;
         let begun = Instant::now();
         let now = Now { monotonic: Duration::ZERO, unix: unix_seconds() };
-        let service = ServiceView {
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            version: thalweg::terminal::version_text(),
-            since_at: now.unix,
-            url: String::new(),
-        };
         // Numbers of statuses and messages go on where an earlier service stopped: they begin with the time in µs.
         let first_id = unix_micros();
         let inner = Inner {
@@ -170,7 +164,7 @@ impl Service {
             notices,
             messages: VecDeque::new(),
             status: Arc::new(Status { id: first_id, ..Status::default() }),
-            service,
+            service: own_view(now.unix),
             links: BTreeMap::new(),
             last_connection: 0,
             addresses: Addresses::new(),
@@ -429,14 +423,14 @@ impl Service {
     pub fn read_topology(&self, left_out: Vec<String>) -> Result<Topology, Rejection> {
         let legal = self.inner.lock().experiment.check_command(CommandName::Configure);
         legal.map_err(Rejection::NotLegal)?;
-        let failed = |problem| Rejection::Failed(format!("cannot configure: {problem}"));
-        let (topology, config) = load_topology(&self.topology_path, &left_out).map_err(failed)?;
-        save_left_out(&self.directory, &left_out).map_err(failed)?;
+        let loaded = load_topology(&self.topology_path, &left_out)
+            .and_then(|loaded| save_left_out(&self.directory, &left_out).map(|()| loaded));
+        let (topology, config) = loaded.map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         let mut inner = self.inner.lock();
         let (listen, experiment) = (inner.config.listen, inner.config.experiment.clone());
         let config = ControlConfig { listen, experiment, ..config };
         let checked = config.check_node_url().and_then(|()| inner.notices.change_destinations(&config));
-        checked.map_err(failed)?;
+        checked.map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         inner.config = config;
         inner.place_storage();
         Ok(topology)
@@ -627,6 +621,16 @@ impl Inner {
             *since = is_silent.then(|| since.unwrap_or(unix));
             source.silent_since_at = *since;
         }
+    }
+}
+
+/// Returns this service, which has begun at this time, as it is shown.
+fn own_view(since_at: f64) -> ServiceView {
+    ServiceView {
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        version: thalweg::terminal::version_text(),
+        since_at,
+        url: String::new(),
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Status {
     pub services: Vec<ServiceView>,
     /// Directory in which runs are recorded; empty if they are not.
     pub directory: String,
-    /// Disk of that directory.
+    /// Disk of that directory; of several hosts, that which is full first.
     pub disk: DiskView,
     /// Whether each command is legal now.
     pub commands: BTreeMap<CommandName, Legality>,

@@ -38,8 +38,6 @@ pub fn experiment_status(
         .map(|index| source_view(experiment, rates, addresses, &builders, index, state))
         .collect();
     let totals = totals(&builders, state);
-    let leader = experiment.leading_builder();
-    let free_bytes = leader.and_then(|leader| leader.status.disk_free_bytes);
     let commands = CommandName::ALL.into_iter().map(|command| {
         let reason = experiment.check_command(command).err();
         (command, Legality { legal: reason.is_none(), reason: reason.unwrap_or_default() })
@@ -52,7 +50,7 @@ pub fn experiment_status(
         run: run_view(experiment, unix),
         last_run: experiment.newest_runs().find(|run| run.state.is_over()).cloned(),
         directory: if topology.run.record { topology.run.directory.display().to_string() } else { String::new() },
-        disk: disk_view(free_bytes, totals.bytes_per_second),
+        disk: fullest_disk(&builders),
         commands: commands.collect(),
         ledger: sum_ledgers(&sources),
         builders: builders.iter().map(|(name, member, rates)| builder_view(name, *member, rates, state)).collect(),
@@ -68,6 +66,24 @@ pub fn experiment_status(
 fn disk_view(free_bytes: Option<u64>, bytes_per_second: f64) -> DiskView {
     let seconds_left = free_bytes.filter(|_| bytes_per_second > 0.0).map(|free| free as f64 / bytes_per_second);
     DiskView { free_bytes, seconds_left }
+}
+
+/// Returns the disk that is full first. Builders of one host share one.
+fn fullest_disk(builders: &[(&str, Option<&Member>, NodeRates)]) -> DiskView {
+    let mut hosts: BTreeMap<&str, (Option<u64>, f64)> = BTreeMap::new();
+    for (_, member, rates) in builders {
+        let Some(member) = member else { continue };
+        let (free_bytes, bytes_per_second) = hosts.entry(&member.host).or_default();
+        *free_bytes = [*free_bytes, member.status.disk_free_bytes].into_iter().flatten().min();
+        *bytes_per_second += rates.bytes;
+    }
+    let disks = hosts.into_values().map(|(free_bytes, bytes_per_second)| disk_view(free_bytes, bytes_per_second));
+    let first = disks.min_by(|one, other| {
+        let [one_left, other_left] = [one, other].map(|disk| disk.seconds_left.unwrap_or(f64::INFINITY));
+        let [one_free, other_free] = [one, other].map(|disk| disk.free_bytes.unwrap_or(u64::MAX));
+        one_left.total_cmp(&other_left).then(one_free.cmp(&other_free))
+    });
+    first.unwrap_or_default()
 }
 
 fn run_view(experiment: &Experiment, unix: f64) -> Option<RunView> {
@@ -337,5 +353,23 @@ mod tests {
         };
         assert_eq!(row_ledger(&row).on_the_way, 22);
         assert_eq!(row_ledger(&SourceRow { accepted: 9, ..row }).on_the_way, 0, "buckets ran ahead of what is offered");
+    }
+
+    #[test]
+    fn the_disk_that_is_full_first_is_shown_and_builders_of_a_host_share_one() {
+        let member = |host: &str, free_bytes| {
+            let mut member = Member::default();
+            member.host = host.into();
+            member.status.disk_free_bytes = free_bytes;
+            member
+        };
+        let rates = |bytes| NodeRates { bytes, ..NodeRates::default() };
+        let (one, two, three) = (member("a", Some(1000)), member("a", Some(990)), member("b", Some(500)));
+        let builders =
+            [("b0", Some(&one), rates(60.0)), ("b1", Some(&two), rates(39.0)), ("b2", Some(&three), rates(20.0))];
+        assert_eq!(fullest_disk(&builders), DiskView { free_bytes: Some(990), seconds_left: Some(10.0) });
+        let still = [("b0", Some(&one), rates(0.0)), ("b2", Some(&three), rates(0.0)), ("b3", None, rates(0.0))];
+        assert_eq!(fullest_disk(&still), DiskView { free_bytes: Some(500), seconds_left: None });
+        assert_eq!(fullest_disk(&[]), DiskView::default());
     }
 }

@@ -37,7 +37,7 @@ pub(super) enum PlainCommand {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct NoArguments {}
 
-/// Configuration.
+/// Arguments of a configuration.
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConfigureArguments {
@@ -135,8 +135,10 @@ pub(super) async fn configure(
     Body(arguments): Body<ConfigureArguments>,
 ) -> Result<Json<CommandAnswer>, ApiError> {
     let left_out = arguments.without.clone();
-    let make_request = move |service: &Service| Ok(Request::Configure(Box::new(service.read_topology(left_out)?)));
-    execute_request(client, service, CommandName::Configure, &arguments, make_request).await
+    execute_request(client, service, CommandName::Configure, &arguments, move |service| {
+        Ok(Request::Configure(Box::new(service.read_topology(left_out)?)))
+    })
+    .await
 }
 
 /// Begins a run.

@@ -77,11 +77,10 @@ async fn run_unlimited(mut command: Command, input: &str) -> Result<String, Stri
     };
     tokio::join!(write, read, read_errors);
     let status = child.wait().await.map_err(|error| error.to_string())?;
-    let shown = |bytes: &[u8]| thalweg_text::replace_controls(String::from_utf8_lossy(bytes).trim()).into_owned();
     match status.success() {
         true => Ok(String::from_utf8_lossy(&text).into_owned()),
         false if errors.trim_ascii().is_empty() => Err(status.to_string()),
-        false => Err(shown(&errors)),
+        false => Err(thalweg_text::replace_controls(String::from_utf8_lossy(&errors).trim()).into_owned()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Observation;
 use super::command::{quote_word, run_command, shell_command};
+use std::collections::BTreeMap;
 
 /// Properties of a unit that are read: see systemctl(1), `show`, and org.freedesktop.systemd1(5).
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,Result,ExecMainStatus,StatusText";
@@ -69,19 +70,17 @@ impl Unit {
 /// Returns the state of a unit whose node is not connected, from what `systemctl show` prints: lines `NAME=VALUE`.
 /// `unit` is how to name it.
 fn read_properties(text: &str, unit: &str) -> Observation {
-    let value = |name: &str| {
-        let mut lines = text.lines().filter_map(|line| line.split_once('='));
-        lines.find(|(other, _)| *other == name).map_or("", |(_, value)| value)
-    };
-    let (active, status) = (value("ActiveState"), thalweg_text::replace_controls(value("StatusText")).into_owned());
+    let properties: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();
+    let [load, active, status, result, exit_status] =
+        ["LoadState", "ActiveState", "StatusText", "Result", "ExecMainStatus"]
+            .map(|name| properties.get(name).copied().unwrap_or_default());
+    let status = thalweg_text::replace_controls(status);
     let detail = if status.is_empty() { String::new() } else { format!(": {status}") };
-    let (state, sentence) = match (value("LoadState"), active) {
+    let (state, sentence) = match (load, active) {
         ("not-found", _) => ("failed", "is not installed".to_owned()),
-        ("bad-setting" | "error" | "masked", _) => ("failed", format!("cannot be loaded ({})", value("LoadState"))),
+        ("bad-setting" | "error" | "masked", _) => ("failed", format!("cannot be loaded ({load})")),
         (_, "active" | "activating" | "reloading") => ("starting", format!("is {active}{detail}")),
-        (_, "failed") => {
-            ("failed", format!("has failed ({}, exit status {}){detail}", value("Result"), value("ExecMainStatus")))
-        }
+        (_, "failed") => ("failed", format!("has failed ({result}, exit status {exit_status}){detail}")),
         (_, "inactive" | "deactivating") => ("down", format!("is {active}")),
         _ => ("failed", "has no state that is known".to_owned()),
     };

@@ -87,12 +87,10 @@ fn part_troubles(status: &Status) -> Vec<Trouble> {
 
 /// Returns the reasons of the state, and of the last refusal, that are not known already from alarms and from troubles.
 fn reason_troubles(status: &Status, known: &[Trouble]) -> Vec<Trouble> {
-    let is_known = |reason: &&String| {
-        let is_missing =
-            |trouble: &Trouble| **reason == format!("node {} is not connected to this service", trouble.subject);
-        status.alarms.iter().any(|alarm| alarm.is_active && alarm.text == **reason) || known.iter().any(is_missing)
-    };
-    let reasons = status.reasons.iter().filter(|reason| !is_known(reason));
+    let missing = known.iter().map(|trouble| format!("node {} is not connected to this service", trouble.subject));
+    let alarms = status.alarms.iter().filter(|alarm| alarm.is_active).map(|alarm| alarm.text.clone());
+    let known: Vec<String> = missing.chain(alarms).collect();
+    let reasons = status.reasons.iter().filter(|reason| !known.contains(reason));
     reasons.map(|reason| Trouble::new(TroubleLevel::Major, "run control", "", reason)).collect()
 }
 
