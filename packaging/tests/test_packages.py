@@ -186,6 +186,7 @@ def test_make_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     assert (installed / "share/man/man1/thalweg-verify.1").exists()
     assert (installed / "share/doc/thalweg/html/index.html").exists()
     assert (installed / "share/doc/thalweg/examples/interferometer.toml").exists()
+    assert (installed / "share/thalweg/monitoring/thalweg.rules.yml").exists()
     assert said(installed / "bin/thalweg-lab", "--version").startswith("thalweg-lab ")
     for library in ("libthalweg-rdmav34.so", "libthalweg-rdma-preload.so"):
         assert (installed / "lib/thalweg" / library).exists()

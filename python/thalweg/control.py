@@ -42,7 +42,8 @@ MAX_ANSWER_BYTES = 64 << 20
 class ControlError(RuntimeError):
     """Refusal of a request. `str` of it is the reason, the same as on the page and in `thalweg ctl`.
 
-    `code` is the kind of the error: `not-legal`, `failed`, `bad-request`, `no-access`, `not-found`, `no-answer`.
+    `code` is the kind of the error: `not-legal`, `failed`, `bad-request`, `no-access`, `not-found`, `no-answer`,
+    `too-large`, `too-many`, `too-many-clients`.
     """
 
     def __init__(self, code: str, reason: str) -> None:

@@ -71,7 +71,7 @@ pub struct MailDestination {
     security: Security,
     from: Mailbox,
     to: Vec<Mailbox>,
-    credentials: Option<(String, String)>,
+    credentials: Option<Credentials>,
 }
 
 impl MailDestination {
@@ -90,7 +90,7 @@ impl MailDestination {
             ("", None) => None,
             ("", Some(_)) => return Err("password_file: name the user, too".into()),
             (_, None) => return Err("user: name the file of the password with password_file".into()),
-            (user, Some(path)) => Some((user.to_owned(), read_secret(path)?)),
+            (user, Some(path)) => Some(Credentials::new(user.to_owned(), read_secret(path)?)),
         };
         let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         if credentials.is_some() && config.security == Security::None && !is_local {
@@ -120,8 +120,8 @@ impl MailDestination {
             (Security::Tls, Ok(parameters)) => Tls::Wrapper(parameters),
         };
         let mut transport = SmtpTransport::builder_dangerous(&self.host).port(self.port).tls(tls);
-        if let Some((user, password)) = &self.credentials {
-            transport = transport.credentials(Credentials::new(user.clone(), password.clone()));
+        if let Some(credentials) = &self.credentials {
+            transport = transport.credentials(credentials.clone());
         }
         match transport.timeout(Some(ANSWER_TIME)).build().send(&message) {
             Ok(_) => Outcome::Delivered,

@@ -35,6 +35,8 @@ const POST_LIMITS: DeliveryLimits = DeliveryLimits {
 /// Limits of e-mail: when a crate loses power, its alarms are one mail.
 const MAIL_LIMITS: DeliveryLimits =
     DeliveryLimits { max_batch: 200, gather_time: Duration::from_secs(2), ..POST_LIMITS };
+/// Age of a run, in seconds, up to which it is news that another service has begun it.
+const RECENT_SECONDS: f64 = 60.0;
 /// Longest secret in a file, in bytes.
 const MAX_SECRET_BYTES: u64 = 4096;
 
@@ -344,9 +346,15 @@ impl Notices {
         self.is_silent = is_silent;
     }
 
-    /// Takes a record that another service has changed, which has sent what notices there are of it.
-    pub fn note_record(&mut self, record: &RunRecord) {
-        self.runs.take_record(record);
+    /// Sends notices of what a record is the first to show that another service has changed. Records of runs that were
+    /// taken while this service knew nothing of them have no news.
+    pub fn send_changed_record(&mut self, experiment: &str, unix: f64, record: &RunRecord) {
+        let is_recent = record.asked_at.is_some_and(|asked| unix - asked < RECENT_SECONDS);
+        if is_recent || self.runs.0.contains_key(&record.number) {
+            self.send_record(experiment, unix, record);
+        } else {
+            self.runs.take_record(record);
+        }
     }
 
     /// Sends the notice of an alarm that has begun or is over.
@@ -445,6 +453,27 @@ mod tests {
         let failed = RunRecord { number: 8, state: RunState::Failed, ..RunRecord::default() };
         assert_eq!(watch.take_record(&failed), [NoticeEvent::Stop]);
         assert_eq!(Notice::of_run("lab", 0.0, NoticeEvent::Stop, &failed).text, "run 8 did not begin");
+    }
+
+    #[test]
+    fn of_several_services_one_sends_and_the_next_goes_on_where_it_stopped() {
+        let url = "http://127.0.0.1:9".to_owned();
+        let webhook = Some(crate::webhook::PostConfig { url, ..Default::default() });
+        let config = ControlConfig { webhook, ..ControlConfig::default() };
+        let mut notices = Notices::open_destinations(&config, &BTreeMap::new()).unwrap();
+        let mut record = RunRecord { number: 7, state: RunState::Running, ..RunRecord::default() };
+        notices.set_silent(true);
+        notices.send_record("lab", 0.0, &record);
+        notices.send_changed_record("lab", 0.0, &RunRecord { number: 8, ..record.clone() });
+        assert_eq!(notices.views()[0].waiting, 0);
+        notices.set_silent(false);
+        notices.send_changed_record("lab", 1e9, &RunRecord { number: 2, asked_at: Some(1.0), ..record.clone() });
+        for (number, state) in [(7, RunState::Running), (8, RunState::Running), (8, RunState::Complete)] {
+            (record.number, record.state) = (number, state);
+            notices.send_record("lab", 0.0, &record);
+        }
+        let view = &notices.views()[0];
+        assert_eq!(view.waiting + view.left_out, 1, "the end of run 8 alone");
     }
 
     #[test]

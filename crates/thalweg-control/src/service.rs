@@ -209,13 +209,15 @@ impl Service {
                 inner.experiment.number_reserved(ticket, reserved.map(|record| *record));
             }
             StorageReport::Changed(record) => {
-                inner.notices.note_record(&record);
+                let experiment = inner.config.experiment.clone();
+                inner.notices.send_changed_record(&experiment, now.unix, &record);
                 inner.experiment.record_changed(*record);
             }
             StorageReport::Looked(view) => {
                 // Of several services, the one that began first sends the notices.
                 let first = view.services.iter().min_by(|one, other| one.since_at.total_cmp(&other.since_at));
-                let is_silent = first.is_some_and(|first| *first != inner.service);
+                let ServiceView { host, since_at, .. } = &inner.service;
+                let is_silent = first.is_some_and(|first| (&first.host, first.since_at) != (host, *since_at));
                 inner.notices.set_silent(is_silent);
                 inner.stored = view;
             }

@@ -82,7 +82,10 @@ impl PostDestination {
         for (name, value) in &config.headers {
             let header = name.parse::<HeaderName>().map_err(|error| format!("headers: {name}: {error}"))?;
             let value = HeaderValue::from_str(&insert_token(value, token.as_deref())?);
-            headers.push((header, value.map_err(|error| format!("headers: {name}: {error}"))?));
+            let mut value = value.map_err(|error| format!("headers: {name}: {error}"))?;
+            // It is not shown, not even for debugging.
+            value.set_sensitive(true);
+            headers.push((header, value));
         }
         let body = config.body.clone().map(Value::Object).map(|mut body| {
             check_template(&body, &example_content())?;

@@ -190,7 +190,7 @@ fn start_second_service(first: &Experiment) -> Experiment {
 fn two_services_command_one_experiment_and_etcd_may_be_lost_while_a_run_goes_on() {
     let Some(etcd) = Etcd::start() else { return };
     let control = format!(
-        "experiment = \"lab\"\netcd = {{ endpoints = [\"{}\"] }}\nnodes = {{ builder = {{ manager = \"none\" }}, adc-0 = \
+        "experiment = \"lab\"\nlogbook = \"http://127.0.0.1:9\"\netcd = {{ endpoints = [\"{}\"] }}\nnodes = {{ builder = {{ manager = \"none\" }}, adc-0 = \
          {{ manager = \"none\" }} }}\n",
         etcd.url
     );
@@ -223,6 +223,9 @@ fn two_services_command_one_experiment_and_etcd_may_be_lost_while_a_run_goes_on(
         });
         assert_eq!(status.last_run.unwrap().note, "by the second");
     }
+    // Notices come from one of them: of the start and of the end.
+    first.wait_for("the notices", |status| status.destinations[0].waiting == 2);
+    assert_eq!(second.status().destinations[0].waiting, 0);
     second.wait_for("the next number", |status| status.next_number == Some(2));
     first.wait_for_state(ExperimentState::Armed);
     first.command(&["start"]);
