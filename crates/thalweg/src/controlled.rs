@@ -8,9 +8,12 @@ mod latest;
 use crate::stay::{Stay, take_part_in_runs};
 use crate::terminal::{Failure, recent_log, service_manager, start_thread};
 use crate::watchdog::state_text;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -51,6 +54,7 @@ pub(crate) fn follow_services(name: &str, urls: &[String], json: bool) -> Result
         version: crate::terminal::version_text(),
         session: fastrand::u64(..),
     };
+    let accepted = Accepted::default();
     for address in addresses {
         let link = Link {
             stay: stay.clone(),
@@ -61,7 +65,7 @@ pub(crate) fn follow_services(name: &str, urls: &[String], json: bool) -> Result
             shown_at: Instant::now(),
             seen_lines: 0,
             last_problem: String::new(),
-            was_accepted: false,
+            accepted: accepted.clone(),
         };
         start_thread(move || link.serve(&address))?;
     }
@@ -158,8 +162,34 @@ struct Link {
     seen_lines: u64,
     /// Reason why there was no connection last; empty once there is one again.
     last_problem: String,
-    /// True once the service has accepted the node.
-    was_accepted: bool,
+    /// Services that have accepted the node.
+    accepted: Accepted,
+}
+
+/// Addresses of the services that have accepted the node, as systemd shows them.
+#[derive(Debug, Clone, Default)]
+struct Accepted(Arc<Mutex<BTreeSet<String>>>);
+
+impl Accepted {
+    /// Adds a service, and reports the state of the run.
+    fn add_place(&self, place: &str, state: &str) {
+        let mut places = self.0.lock();
+        if places.insert(place.to_owned()) && places.len() == 1 {
+            service_manager::report_ready();
+        }
+        let places: Vec<&str> = places.iter().map(String::as_str).collect();
+        service_manager::report_status(&format!("connected to {}: {state}", places.join(", ")));
+    }
+
+    /// Removes a service, and reports the problem if there is no other one.
+    fn remove_place(&self, place: &str, problem: &str) {
+        let mut places = self.0.lock();
+        places.remove(place);
+        if places.is_empty() {
+            let status = format!("no connection to the service at {place}: {problem}; trying again");
+            service_manager::report_status(&status);
+        }
+    }
 }
 
 /// Reason why a connection ended.
@@ -174,9 +204,7 @@ impl Link {
                 Err(problem) => problem,
             };
             let place = &address.host_port;
-            service_manager::report_status(&format!(
-                "no connection to the service at {place}: {problem}; trying again"
-            ));
+            self.accepted.remove_place(place, &problem);
             // Once for each reason, and not twice a second while the service is away.
             if problem != self.last_problem {
                 let node = &self.hello.node;
@@ -235,15 +263,11 @@ impl Link {
 
     /// Notes that the service has accepted the node, and reports the state of its run.
     fn note_accepted(&mut self, place: &str) {
-        if !self.was_accepted {
-            self.was_accepted = true;
-            service_manager::report_ready();
-        }
         if !self.last_problem.is_empty() {
             tracing::warn!("{}: connected to the service again", self.hello.node);
             self.last_problem.clear();
         }
-        service_manager::report_status(&format!("connected to {place}: {}", state_text(&self.shown.snapshot)));
+        self.accepted.add_place(place, &state_text(&self.shown.snapshot));
     }
 
     /// Returns the replies that have come since the last call.

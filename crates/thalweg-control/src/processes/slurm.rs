@@ -21,7 +21,7 @@ pub struct Job {
     pub program: String,
     /// Options of `sbatch`.
     pub options: Vec<String>,
-    /// Address of the service.
+    /// Addresses of the services, with commas between them.
     pub url: String,
     /// Token of nodes.
     pub token: String,
@@ -54,7 +54,10 @@ impl ListedJob {
 impl Job {
     /// Returns the comment by which the job is found again.
     fn comment(&self) -> String {
-        format!("thalweg:{}:{}", self.node, self.url)
+        // Each service of an experiment has its own address first.
+        let mut urls: Vec<&str> = self.url.split(',').collect();
+        urls.sort_unstable();
+        format!("thalweg:{}:{}", self.node, urls.join(","))
     }
 
     /// Submits the job, if there is none of this node that waits or runs.
@@ -167,6 +170,9 @@ mod tests {
         assert_eq!(states.each_ref().map(|observation| observation.state), ["starting", "failed", "down"]);
         assert_eq!(states[0].text, "job 8 is PENDING (Resources)");
         assert_eq!(states[1].text, "job 10 is FAILED (NonZeroExitCode)");
+        let [one, other] =
+            ["http://a,http://b", "http://b,http://a"].map(|url| Job { url: url.into(), ..job("adc-0") });
+        assert_eq!(one.comment(), other.comment(), "each service finds the jobs of another one");
     }
 
     proptest! {
