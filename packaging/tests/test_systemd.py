@@ -85,8 +85,9 @@ class Machine:
 
 @contextlib.contextmanager
 def booted(folder: Path) -> Iterator[Machine]:
-    """Boots this machine's system a second time, with a network, /tmp, /dev and control groups of its own. What it writes
-    goes into memory.
+    """Boots this machine's system a second time, with a network, /tmp, /dev and control groups of its own.
+
+    What it writes goes into memory.
     """
     (folder / "boot.sh").write_text(BOOT)
     command = [

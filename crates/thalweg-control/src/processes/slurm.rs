@@ -4,6 +4,7 @@
 use super::Observation;
 use super::TOKEN_VARIABLE;
 use super::command::{new_command, quote_word, run_command};
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -132,13 +133,14 @@ pub async fn list_jobs() -> Result<Vec<ListedJob>, String> {
 
 /// Reads lines of `squeue` in the form of [`FORMAT`]. Others are left out.
 fn read_jobs(text: &str) -> Vec<ListedJob> {
-    let lines = text.lines().filter_map(|line| {
-        let mut fields = line.trim().splitn(4, '|');
-        let id = fields.next()?.parse().ok()?;
-        let mut next = || fields.next().map(|field| thalweg_text::replace_controls(field).into_owned());
-        Some(ListedJob { id, state: next()?, reason: next()?, comment: next()? })
-    });
-    lines.collect()
+    text.lines().filter_map(read_job).collect()
+}
+
+fn read_job(line: &str) -> Option<ListedJob> {
+    let mut fields = line.trim().splitn(4, '|').map(thalweg_text::replace_controls);
+    let id = fields.next()?.parse().ok()?;
+    let [state, reason, comment] = [fields.next()?, fields.next()?, fields.next()?].map(Cow::into_owned);
+    Some(ListedJob { id, state, reason, comment })
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use super::Observation;
 use super::command::{quote_word, run_command, shell_command};
-use std::collections::BTreeMap;
 
 /// Properties of a unit that are read: see systemctl(1), `show`, and org.freedesktop.systemd1(5).
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,Result,ExecMainStatus,StatusText";
@@ -70,21 +69,29 @@ impl Unit {
 /// Returns the state of a unit whose node is not connected, from what `systemctl show` prints: lines `NAME=VALUE`.
 /// `unit` is how to name it.
 fn read_properties(text: &str, unit: &str) -> Observation {
-    let properties: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();
-    let [load, active, status, result, exit_status] =
-        ["LoadState", "ActiveState", "StatusText", "Result", "ExecMainStatus"]
-            .map(|name| properties.get(name).copied().unwrap_or_default());
-    let status = thalweg_text::replace_controls(status);
-    let detail = if status.is_empty() { String::new() } else { format!(": {status}") };
+    let [load, active, result] = ["LoadState", "ActiveState", "Result"].map(|name| property_of(text, name));
+    let detail = match property_of(text, "StatusText") {
+        "" => String::new(),
+        status => format!(": {status}"),
+    };
     let (state, sentence) = match (load, active) {
         ("not-found", _) => ("failed", "is not installed".to_owned()),
         ("bad-setting" | "error" | "masked", _) => ("failed", format!("cannot be loaded ({load})")),
         (_, "active" | "activating" | "reloading") => ("starting", format!("is {active}{detail}")),
-        (_, "failed") => ("failed", format!("has failed ({result}, exit status {exit_status}){detail}")),
+        (_, "failed") => {
+            ("failed", format!("has failed ({result}, exit status {}){detail}", property_of(text, "ExecMainStatus")))
+        }
         (_, "inactive" | "deactivating") => ("down", format!("is {active}")),
         _ => ("failed", "has no state that is known".to_owned()),
     };
-    Observation { state, text: format!("{unit} {sentence}") }
+    let text = format!("{unit} {sentence}");
+    Observation { state, text: thalweg_text::replace_controls(&text).into_owned() }
+}
+
+/// Returns the value of a property; empty if there is none of that name.
+fn property_of<'a>(text: &'a str, name: &str) -> &'a str {
+    let mut properties = text.lines().filter_map(|line| line.split_once('='));
+    properties.find(|(other, _)| *other == name).map_or("", |(_, value)| value)
 }
 
 #[cfg(test)]
@@ -112,8 +119,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_shown_has_a_state(text in ".*") {
-            let observation = read_properties(&text, "unit x");
+        fn whatever_is_shown_has_a_state(values in prop::collection::vec("failed|active|(?s).*", 6), text in "(?s).*") {
+            let named: Vec<_> = PROPERTIES.split(',').zip(values).map(|(name, value)| format!("{name}={value}")).collect();
+            let observation = read_properties(&format!("{}\n{text}", named.join("\n")), "unit x");
             prop_assert!(["starting", "failed", "down"].contains(&observation.state));
             prop_assert!(!observation.text.contains(char::is_control));
         }

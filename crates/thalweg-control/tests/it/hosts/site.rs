@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thalweg_control::access::{Role, Tokens};
 use thalweg_control::client::Client;
-use thalweg_control::state::ExperimentState;
+use thalweg_control::state::{CommandName, ExperimentState};
 use thalweg_control::status::{ProcessView, Status};
 use thalweg_sys::netns::Network;
 use thalweg_testing::skip::skipped;
@@ -187,6 +187,8 @@ impl Site {
 
     /// Takes a run with some events. Returns what its file says of its end.
     pub(crate) fn take_run(&self, run: u32) -> Value {
+        // A source may connect once more after it was examined.
+        self.wait_for("a start", |status| status.commands[&CommandName::Start].legal);
         self.control(&["start"]);
         self.wait_for("events", |status| status.totals.events > 20);
         self.control(&["stop"]);

@@ -5,7 +5,7 @@ use super::site::{node_program, nodes_text, process_of};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use thalweg_control::state::ExperimentState;
+use thalweg_control::state::{CommandName, ExperimentState};
 use thalweg_control::status::TroubleLevel;
 use thalweg_testing::skip::skipped;
 
@@ -75,6 +75,7 @@ fn five_hosts_take_a_run_and_one_that_is_cut_off_is_named_and_comes_back() {
         let process = process_of(&status, node);
         assert_eq!((process.host.as_str(), process.manager.as_str(), process.state.as_str()), (host, "ssh", "up"));
     }
+    site.wait_for("a start", |status| status.commands[&CommandName::Start].legal);
     site.control(&["start"]);
     site.wait_for("events", |status| status.totals.events > 20);
 
