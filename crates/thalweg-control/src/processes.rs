@@ -335,8 +335,12 @@ impl Processes {
         }
     }
 
-    /// Returns whether a process that this service has started has ended; true for any other.
-    pub fn has_ended(&mut self, node: &str) -> bool {
+    /// Returns whether the process of a node that is not connected has ended; true for one that this service did not start.
+    pub fn has_ended(&mut self, node: &str, process: &NodeProcess) -> bool {
+        if process.is_managed() {
+            // Slurm takes no second job of a node while it has the first.
+            return self.observed.get(node).is_some_and(|observation| observation.state != "starting");
+        }
         self.started.get_mut(node).is_none_or(|started| !matches!(started.child.try_wait(), Ok(None)))
     }
 

@@ -72,7 +72,8 @@ impl Inner {
     /// Starts the processes that have ended and are to be restarted.
     pub(super) fn continue_restarts(&mut self, now: Now) {
         for (node, until) in self.restarts.clone() {
-            let has_ended = !self.links.contains_key(&node) && self.processes.has_ended(&node);
+            let process = self.config.node_process(&node);
+            let has_ended = !self.links.contains_key(&node) && self.processes.has_ended(&node, process);
             let problem = if has_ended {
                 self.start_node(&node).err()
             } else if now.monotonic >= until {

@@ -158,7 +158,12 @@ fn nodes_are_jobs_that_are_found_again_and_ended() {
     assert!(cluster.jobs("adc-1").is_empty());
     cluster.slurm(&["scontrol", "update", "nodename=adc-1", "state=resume"]);
     cluster.site.control(&["process", "start", "adc-1"]);
-    cluster.site.wait_for_process("adc-1", "up");
+    let first = cluster.site.wait_for_process("adc-1", "up").pid;
+    cluster.site.control(&["process", "restart", "adc-1"]);
+    cluster.site.wait_for("another job", |status| {
+        let process = process_of(status, "adc-1");
+        process.state == "up" && process.pid != first
+    });
     cluster.site.control(&["configure"]);
     cluster.site.control(&["arm"]);
     assert_eq!(cluster.site.take_run(2), "COMPLETE");
