@@ -123,6 +123,8 @@ need_venv() {
     python=$(python3 -c 'import sys; print(sys.executable, sys.version_info[:2])')
     # Another Python needs another .venv.
     if ! done_already .venv/.python "$python" || ! .venv/bin/python -c '' 2>/dev/null; then
+        # What --clear removes is not ours where the link leads.
+        [ ! -L .venv ] || stop ".venv is a link to $(readlink .venv), which another Python has made: remove the link"
         python3 -m venv --clear .venv
         printf '%s' "$python" >.venv/.python
     fi

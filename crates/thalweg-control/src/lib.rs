@@ -185,8 +185,9 @@ fn announce(service: &Service, address: SocketAddr, json: bool) -> Result<(), Fa
         let line = thalweg::terminal::json_line(&serde_json::json!({ "listening": url, "page": page }));
         outlet::stdout().put_text(line.map_err(Failure::broken)?);
     } else {
-        outlet::stdout()
-            .put_text(format!("run control at {url}\n  page:      {page}\n  terminal:  thalweg ctl status\n"));
+        outlet::stdout().put_text(format!(
+            "run control at {url}\n  page:      {page}\n  terminal:  thalweg top, thalweg ctl status\n"
+        ));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `thalweg top` in a real terminal: a pseudo-terminal whose screen is read by another program's emulator.
 
 use crate::{Experiment, PATIENCE, kill};
+use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::{File, OpenOptions};
@@ -75,6 +76,22 @@ impl Emulated {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
+    /// Waits until the terminal is as it was: what the program has written last is on its way through it.
+    fn wait_until_given_back(&self) {
+        let begun = Instant::now();
+        let is_given_back = || {
+            let modes = tcgetattr(&self.slave).unwrap().local_modes;
+            let parser = self.screen.lock().unwrap();
+            let screen = parser.screen();
+            let is_restored = !screen.alternate_screen() && !screen.hide_cursor() && !screen.bracketed_paste();
+            is_restored && modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+        };
+        while !is_given_back() {
+            assert!(begun.elapsed() < PATIENCE, "the terminal is not given back:\n{}", self.text());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Waits for the end of the program. The terminal must be as it was.
     fn wait_for_end(&mut self) -> ExitStatus {
         let begun = Instant::now();
@@ -85,18 +102,7 @@ impl Emulated {
             assert!(begun.elapsed() < PATIENCE, "it does not end:\n{}", self.text());
             thread::sleep(Duration::from_millis(20));
         };
-        let modes = tcgetattr(&self.slave).unwrap().local_modes;
-        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "lines are edited again: {modes:?}");
-        // What the program has written last is on its way through the terminal.
-        let is_restored = || {
-            let parser = self.screen.lock().unwrap();
-            let screen = parser.screen();
-            !screen.alternate_screen() && !screen.hide_cursor() && !screen.bracketed_paste()
-        };
-        while !is_restored() {
-            assert!(begun.elapsed() < PATIENCE, "the terminal is not given back:\n{}", self.text());
-            thread::sleep(Duration::from_millis(20));
-        }
+        self.wait_until_given_back();
         status
     }
 }
@@ -164,8 +170,18 @@ fn a_signal_ends_it_and_the_terminal_is_given_back() {
     let experiment = Experiment::start(&["adc-0"]);
     let mut top = start_top(&experiment);
     top.wait_for(&[" idle "]);
+    // Ctrl-Z puts it into the background of its shell, which finds its terminal as it was.
+    top.press("\u{1a}");
+    top.wait_until_given_back();
+    let begun = Instant::now();
+    while !std::fs::read_to_string(format!("/proc/{}/stat", top.program.id())).unwrap().contains(") T ") {
+        assert!(begun.elapsed() < PATIENCE, "it is not stopped");
+        thread::sleep(Duration::from_millis(20));
+    }
     let pid = rustix::process::Pid::from_raw(i32::try_from(top.program.id()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    rustix::process::kill_process(pid, Signal::CONT).unwrap();
+    top.wait_for(&[" idle ", "[c]onfigure"]);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(top.wait_for_end().code(), Some(130));
 }
 

@@ -1,6 +1,6 @@
 //! Dialogs, over the middle of the screen.
 
-use super::parts::{shorten_text, width_of, wrap_lines};
+use super::parts::{end_of_text, shorten_text, width_of, wrap_lines};
 use super::{Look, Tone};
 use crate::top::screen::{Dialog, Purpose, Screen};
 use ratatui::buffer::Buffer;
@@ -81,12 +81,7 @@ fn text_lines(purpose: &Purpose, text: &str, look: Look, width: usize) -> (Strin
     };
     // Of a long text, the end is shown: that is where one types.
     let room = width.saturating_sub(width_of(label) + 1);
-    let mut shown = text;
-    while width_of(shown) > room {
-        let mut chars = shown.chars();
-        chars.next();
-        shown = chars.as_str();
-    }
+    let shown = end_of_text(text, room);
     let cursor = Span::styled(" ", look.tone_style(Tone::Plain).add_modifier(Modifier::REVERSED));
     lines.push(Line::from(vec![look.span(label, Tone::Plain), look.span(shown, Tone::Strong), cursor]));
     (title, lines, keys)

@@ -127,6 +127,12 @@ pub(super) fn shorten_text(text: &str, width: usize) -> String {
 /// Columns by which the second line of a text is indented, and those after it.
 const INDENT: &str = "   ";
 
+/// Returns the end of a text that fits into a width.
+pub(super) fn end_of_text(text: &str, width: usize) -> &str {
+    let starts = text.char_indices().rev().map(|(start, _)| start);
+    starts.take_while(|start| width_of(&text[*start..]) <= width).last().map_or("", |start| &text[start..])
+}
+
 /// Returns a text in at most `max_lines` lines.
 pub(super) fn wrap_lines(text: &str, width: usize, max_lines: usize, style: Style) -> Vec<Line<'static>> {
     if text.is_empty() {

@@ -291,6 +291,21 @@ fn a_start_asks_for_a_note_and_a_kind() {
 }
 
 #[test]
+fn of_a_long_note_the_end_is_shown() {
+    let mut screen = screen_of(status());
+    press_keys(&mut screen, "n");
+    screen.handle_event(&Event::Paste("x".repeat(5_000)));
+    press_keys(&mut screen, "the end");
+    let shown = text(&screen, 80, 24);
+    assert!(shown.contains("note: xxxx") && !shown.contains("the end"), "no more than the service takes");
+    for _ in 0..7 {
+        screen.handle_event(&Event::Key(KeyEvent::new(KeyCode::Backspace, KeyModifiers::NONE)));
+    }
+    press_keys(&mut screen, "the end");
+    assert!(text(&screen, 80, 24).contains("xxthe end"));
+}
+
+#[test]
 fn an_alarm_is_acknowledged_with_a_reason() {
     let mut screen = screen_of(broken_status());
     assert_eq!(press_keys(&mut screen, "k\n"), None, "a reason is needed");
