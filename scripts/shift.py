@@ -37,6 +37,7 @@ EPICS = {
         f"EPICS_{kind}_AUTO_ADDR_LIST": "NO",
         f"EPICS_{kind}S_INTF_ADDR_LIST": "127.0.0.1",
         f"EPICS_{kind}S_BEACON_ADDR_LIST": "127.0.0.1",
+        f"EPICS_{kind}S_AUTO_BEACON_ADDR_LIST": "NO",
     }.items()
 }
 
