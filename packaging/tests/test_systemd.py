@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -117,6 +118,9 @@ def booted(folder: Path) -> Iterator[Machine]:
             machine.wait_for("systemd", "systemctl is-system-running --wait || true", "running")
             yield machine
         finally:
+            # All processes of the system end with its first one, and not with the program that has booted it.
+            if (init := find_init(children)) is not None:
+                os.kill(init, signal.SIGKILL)
             nspawn.kill()
 
 

@@ -5,6 +5,7 @@ use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::layout::Rect;
 use std::io::{self, Stdout, stdout};
 use std::panic;
 use std::sync::Once;
@@ -52,7 +53,9 @@ impl Terminal {
         give_back();
         work();
         take_over()?;
-        self.screen.clear()
+        // Unlike `clear`, this does not ask the terminal for its cursor, which a slow one answers too late.
+        let size = self.screen.size()?;
+        self.screen.resize(Rect::new(0, 0, size.width, size.height))
     }
 }
 

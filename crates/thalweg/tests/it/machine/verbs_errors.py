@@ -1,6 +1,8 @@
-"""Errors that one verbs program provokes at another: `python3 verbs_errors.py serve|ask ADDRESS CASE`, both in one directory.
+"""Errors that one verbs program provokes at another: `python3 verbs_errors.py serve|ask ADDRESS CASE...`, both in one
+directory.
 
-The serving end registers memory of three kinds and says where; the asking end posts a request that the other must refuse.
+The serving end registers memory of three kinds and writes down where; the asking end posts a request that the other must
+refuse. The kernel's log has a line `verbs_errors CASE` before each.
 """
 
 import json
@@ -33,11 +35,16 @@ def queue_options() -> QPInitAttr:
     return QPInitAttr(qp_type=verbs.IBV_QPT_RC, cap=cap, sq_sig_all=1)
 
 
-def serve(address: str, case: str) -> None:
+def serve(address: str, cases: list[str]) -> None:
     info = AddrInfo(src=address, src_service=PORT, port_space=cm.RDMA_PS_TCP, flags=cm.RAI_PASSIVE)
     listener = CMID(creator=info, qp_init_attr=queue_options())
     listener.listen()
-    Path(f"{case}.listens").touch()
+    Path("listens").touch()
+    for case in cases:
+        serve_case(listener, case)
+
+
+def serve_case(listener: CMID, case: str) -> None:
     peer = listener.get_request()
     regions = {
         "writable": peer.reg_write(REGION_BYTES),
@@ -52,10 +59,17 @@ def serve(address: str, case: str) -> None:
     written.write_text(json.dumps({name: [region.buf, region.rkey] for name, region in regions.items()}))
     written.rename(f"{case}.places")
     wait_for(Path(f"{case}.done"))
+    peer.close()
 
 
-def ask(address: str, case: str) -> None:
-    wait_for(Path(f"{case}.listens"))
+def ask(address: str, cases: list[str]) -> None:
+    wait_for(Path("listens"))
+    for case in cases:
+        ask_case(address, case)
+
+
+def ask_case(address: str, case: str) -> None:
+    Path("/dev/kmsg").write_text(f"verbs_errors {case}")
     info = AddrInfo(src=None, dst=address, dst_service=PORT, port_space=cm.RDMA_PS_TCP, flags=0)
     asker = CMID(creator=info, qp_init_attr=queue_options())
     own = asker.reg_msgs(REGION_BYTES)
@@ -86,7 +100,8 @@ def ask(address: str, case: str) -> None:
     # The peer's message about the error comes after the completion of a write.
     time.sleep(0.5)
     Path(f"{case}.done").touch()
+    asker.close()
 
 
 if __name__ == "__main__":
-    {"serve": serve, "ask": ask}[sys.argv[1]](sys.argv[2], sys.argv[3])
+    {"serve": serve, "ask": ask}[sys.argv[1]](sys.argv[2], sys.argv[3:])
