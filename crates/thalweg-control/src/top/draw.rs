@@ -154,8 +154,13 @@ fn state_tone(status: &Status) -> Tone {
 }
 
 fn state_sentence(status: &Status) -> String {
-    let waits = list_names(&status.waits_for);
-    if waits.is_empty() { status.sentence.clone() } else { format!("{}; waits for {waits}", status.sentence) }
+    let mut sentence = status.sentence.clone();
+    for (what, names) in [("waits for", &status.waits_for), ("left out:", &status.left_out)] {
+        if !names.is_empty() {
+            sentence += &format!("; {what} {}", list_names(names));
+        }
+    }
+    sentence
 }
 
 fn run_text(status: &Status) -> String {

@@ -85,13 +85,16 @@ fn part_troubles(status: &Status) -> Vec<Trouble> {
     troubles
 }
 
-/// Returns the reasons of the state, and of the last refusal, that are not known already from alarms and from troubles.
+/// Returns the reasons of the state, of the last refusal, and of numbers that cannot be given, that are not known already
+/// from alarms and from troubles.
 fn reason_troubles(status: &Status, known: &[Trouble]) -> Vec<Trouble> {
     let missing = known.iter().map(|trouble| format!("node {} is not connected to this service", trouble.subject));
     let alarms = status.alarms.iter().filter(|alarm| alarm.is_active).map(|alarm| alarm.text.clone());
     let known: Vec<String> = missing.chain(alarms).collect();
     let reasons = status.reasons.iter().filter(|reason| !known.contains(reason));
-    reasons.map(|reason| Trouble::new(TroubleLevel::Major, "run control", "", reason)).collect()
+    let numbers = Some(&status.number_problem).filter(|problem| !problem.is_empty());
+    let numbers = numbers.map(|problem| Trouble::new(TroubleLevel::Major, "numbers of runs", "", problem));
+    reasons.map(|reason| Trouble::new(TroubleLevel::Major, "run control", "", reason)).chain(numbers).collect()
 }
 
 /// Returns the hosts whose clock is not synchronised.
@@ -138,13 +141,20 @@ mod tests {
                 AlarmView { is_active: false, ..alarm("over", TroubleLevel::Major, false) },
             ],
             reasons: vec!["arm: host a is not fit".into()],
+            number_problem: "the file is locked".into(),
             ..Status::default()
         };
         let troubles = find_troubles(&status);
         let order: Vec<(&str, TroubleLevel)> = troubles.iter().map(|t| (t.subject.as_str(), t.severity)).collect();
         use TroubleLevel::{Major, Minor};
-        let expected =
-            [("adc-1", Major), ("disk full", Minor), ("adc-2", Major), ("run control", Major), ("adc-9", Major)];
+        let expected = [
+            ("adc-1", Major),
+            ("disk full", Minor),
+            ("adc-2", Major),
+            ("run control", Major),
+            ("numbers of runs", Major),
+            ("adc-9", Major),
+        ];
         assert_eq!(order, expected);
         assert_eq!(troubles[0].text, "it has lost something", "what is known of the source, and not the alarm's text");
     }

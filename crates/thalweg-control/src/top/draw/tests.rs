@@ -237,6 +237,13 @@ fn a_fragment_that_is_in_no_bucket_is_a_trouble() {
 }
 
 #[test]
+fn what_is_waited_for_and_what_is_left_out_is_named() {
+    let status = Status { waits_for: vec!["adc-1".into()], left_out: vec!["adc-2".into()], ..status() };
+    let shown = text(&screen_of(status), 120, 24);
+    assert!(row(&shown, "shift").contains("run 1 is under way; waits for adc-1; left out: adc-2 "), "{shown}");
+}
+
+#[test]
 fn of_many_sources_those_in_trouble_are_in_sight() {
     let mut status = status();
     status.sources = (0..300).map(|index| healthy_source(&format!("adc-{index:03}"))).collect();
