@@ -288,9 +288,15 @@ impl Experiment {
         }
     }
 
-    /// Ends when builder 0 has all sources, and each node says that it is armed.
+    /// Ends when builder 0 has all sources, each node says that it is armed, and each source that it is connected.
     fn continue_arming(&mut self) {
-        let all_armed = self.expected_nodes().all(|node| self.members.get(node).is_some_and(|m| m.status.is_armed));
+        let mut members = self.expected_nodes().filter_map(|node| Some((node, &self.members.get(node)?.status)));
+        // A source that was just prepared anew is about to leave the builder which still counts it as connected.
+        let builders = &self.topology.builders;
+        let all_armed = members.all(|(node, status)| {
+            let is_builder = builders.iter().any(|builder| builder.name == node);
+            status.is_armed && (is_builder || status.snapshot.connected >= builders.len() as u64)
+        });
         if all_armed && self.leader_state() == Some(State::Armed) {
             self.end_procedure(Ok(()));
         }

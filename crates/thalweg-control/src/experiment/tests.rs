@@ -71,7 +71,8 @@ impl NodeModel {
         self.order = None;
         self.status.runs += 1;
         self.status.is_prepared = true;
-        self.status.snapshot = Snapshot { state: State::Configured, ..Snapshot::default() };
+        let connected = if self.is_alone { 1 } else { 2 };
+        self.status.snapshot = Snapshot { state: State::Configured, connected, ..Snapshot::default() };
     }
 
     /// Returns the reply to a message, if there is one.
@@ -504,7 +505,7 @@ fn armed_experiment() -> (Experiment, NodeStatus) {
         topology: topology_digest(&topology),
         is_prepared: true,
         is_armed: true,
-        snapshot: Snapshot { state: State::Armed, ..Snapshot::default() },
+        snapshot: Snapshot { state: State::Armed, connected: 2, ..Snapshot::default() },
         ..NodeStatus::default()
     };
     let mut experiment = Experiment::new(topology, BTreeMap::new(), Now::default());
