@@ -317,6 +317,7 @@ async fn list_processes(_: Watcher, State(service): State<Arc<Service>>) -> Json
     (status = 200, description = "It is under way", body = ProcessList),
     (status = 404, description = "There is no such node", body = ErrorBody),
     (status = 409, description = "It is not legal now, or the process cannot be started", body = ErrorBody),
+    Refusals,
 ))]
 async fn control_process(
     client: Client,

@@ -210,11 +210,19 @@ export interface Destination {
   problem: string;
 }
 
+/** A service of run control. */
+export interface ServiceInfo {
+  host: string;
+  version: string;
+  since_at: number;
+  url: string;
+}
+
 export interface Status {
   id: number;
   experiment: string;
   topology: string;
-  service: { host: string; version: string; since_at: number };
+  service: ServiceInfo;
   state: StateName;
   sentence: string;
   waits_for: string[];
@@ -222,6 +230,10 @@ export interface Status {
   run: Run | null;
   last_run: RunRecord | null;
   next_number: number | null;
+  /** Reason why no run can be given a number; empty if one can. */
+  number_problem: string;
+  /** Services of the experiment that are up, as far as etcd knows them. */
+  services: ServiceInfo[];
   /** Names of the sources that are left out. */
   left_out: string[];
   directory: string;
