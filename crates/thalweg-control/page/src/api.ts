@@ -180,6 +180,8 @@ export interface RunRecord {
   number: number;
   kind: RunKind;
   note: string;
+  /** Names of the sources that were left out. */
+  left_out: string[];
   state: "reserved" | "running" | "complete" | "incomplete" | "failed" | "lost";
   reasons: string[];
   asked_at: number | null;
