@@ -290,16 +290,18 @@ impl Experiment {
 
     /// Ends when builder 0 has all sources, each node says that it is armed, and each source that it is connected.
     fn continue_arming(&mut self) {
-        let mut members = self.expected_nodes().filter_map(|node| Some((node, &self.members.get(node)?.status)));
-        // A source that was just prepared anew is about to leave the builder which still counts it as connected.
-        let builders = &self.topology.builders;
-        let all_armed = members.all(|(node, status)| {
-            let is_builder = builders.iter().any(|builder| builder.name == node);
-            status.is_armed && (is_builder || status.snapshot.connected >= builders.len() as u64)
-        });
+        let all_armed = self.expected_nodes().all(|node| self.is_armed(node));
         if all_armed && self.leader_state() == Some(State::Armed) {
             self.end_procedure(Ok(()));
         }
+    }
+
+    fn is_armed(&self, node: &str) -> bool {
+        let Some(status) = self.members.get(node).map(|member| &member.status) else { return false };
+        let builders = &self.topology.builders;
+        let is_builder = builders.iter().any(|builder| builder.name == node);
+        // A source that was just prepared anew is about to leave the builder which still counts it as connected.
+        status.is_armed && (is_builder || status.snapshot.connected >= builders.len() as u64)
     }
 
     fn leader_state(&self) -> Option<State> {
