@@ -18,7 +18,7 @@ use crate::status::{ProcessView, Status};
 use axum::Json;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use guard::{Client, Operator, Watcher};
 use refusals::{ApiError, BodyRefusals, ErrorBody, ErrorCode, Refusals, TokenScheme};
 use serde::{Deserialize, Serialize};
@@ -264,13 +264,14 @@ async fn get_latest(
     State(service): State<Arc<Service>>,
     Path(source): Path<String>,
     Query(query): Query<WidthQuery>,
-) -> Result<Json<serde_json::Value>, ApiError> {
+) -> Result<Response, ApiError> {
     if !service.latest_status().sources.iter().any(|other| other.name == source) {
         return Err(ApiError::not_found(format!("the topology has no source '{source}'")));
     }
     let width = checked_number(query.width, "width", 1024, 4096)?;
     let latest = service.latest_fragment(&source, width).await;
-    latest.map(Json).map_err(|reason| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::NoAnswer, reason))
+    let json = latest.map_err(|reason| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::NoAnswer, reason))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

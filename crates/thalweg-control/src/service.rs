@@ -1,5 +1,6 @@
 //! The service: carries out the actions of the [`Experiment`], and keeps its status, history, messages and alarms.
 
+mod latest;
 mod managed;
 mod node_processes;
 
@@ -38,8 +39,6 @@ const MAX_MESSAGE_BYTES: usize = 4096;
 /// Number of messages that are kept for clients that were away, and that a status shows.
 const MAX_MESSAGES: usize = 1000;
 const MAX_SHOWN_MESSAGES: usize = 50;
-/// Longest time until a node sends the latest fragment of a source.
-const LATEST_TIME: Duration = Duration::from_secs(2);
 
 /// The service. Clones of its `Arc` belong to the connections of nodes and clients.
 #[derive(Debug)]
@@ -56,6 +55,7 @@ pub struct Service {
     topology_path: PathBuf,
     /// Directory of its files.
     directory: PathBuf,
+    latest: latest::LatestFragments,
     begun: Instant,
 }
 
@@ -185,6 +185,7 @@ impl Service {
             audit,
             topology_path: topology_path.to_owned(),
             directory: directory.to_owned(),
+            latest: latest::LatestFragments::default(),
             begun,
         });
         let receiver = Arc::downgrade(&service);
@@ -436,35 +437,6 @@ impl Service {
         inner.config = config;
         inner.place_storage();
         Ok(topology)
-    }
-
-    /// Returns the latest fragment of a source, in at most `width` columns; `null` if there is none yet.
-    ///
-    /// # Errors
-    /// There is no such source, or no builder that is connected, or it does not answer.
-    pub async fn latest_fragment(&self, source: &str, width: u32) -> Result<serde_json::Value, String> {
-        let answered = {
-            let mut inner = self.inner.lock();
-            let topology = inner.experiment.topology();
-            let index = topology.sources.iter().position(|other| other.name == source);
-            let index = index.ok_or_else(|| format!("the topology has no source '{source}'"))?;
-            let builder = topology.builders.first().map(|builder| builder.name.clone()).unwrap_or_default();
-            if !inner.links.contains_key(&builder) {
-                return Err(format!("builder '{builder}' is not connected to this service"));
-            }
-            inner.last_ticket += 1;
-            let id = inner.last_ticket;
-            let (answer, answered) = oneshot::channel();
-            // Those whose clients are gone.
-            inner.latest.retain(|_, waiting| !waiting.is_closed());
-            inner.latest.insert(id, answer);
-            inner.send_to_node(&builder, ToNode::Latest { id, source: index, width });
-            answered
-        };
-        match tokio::time::timeout(LATEST_TIME, answered).await {
-            Ok(Ok(latest)) => Ok(latest),
-            _ => Err("the first builder does not answer".into()),
-        }
     }
 
     /// Adds a note to a run. Returns its record.

@@ -230,6 +230,11 @@ impl Handle {
         *lock_ignoring_poison(&self.0.snapshot) = Arc::new(snapshot);
     }
 
+    /// Forgets the snapshot of the last run: the node is prepared for another one, and has published nothing of it yet.
+    pub fn forget_snapshot(&self) {
+        self.publish_final_snapshot(Snapshot { state: State::Configured, ..Snapshot::default() });
+    }
+
     /// Removes and returns the request for newer fragments.
     pub(crate) fn take_sample_request(&self) -> bool {
         self.0.wants_samples.swap(false, Ordering::Relaxed)

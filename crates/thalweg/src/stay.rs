@@ -186,6 +186,7 @@ impl Stay {
     /// chose, for the next run.
     fn note_prepared(&self, name: &str, addresses: &[thalweg_link::Address]) {
         let mut plan = self.0.plan.lock();
+        self.0.handle.forget_snapshot();
         plan.is_prepared = true;
         plan.failure.clear();
         let builders = plan.topology.iter_mut().flat_map(|topology| &mut topology.builders);
