@@ -22,6 +22,7 @@
 //! | `command` | Commands to a node, and orders for its next run |
 //! | `service` | Messages between a node and the control service of its experiment |
 //! | `sample` | Copies of the latest fragments of a builder's sources, for those who watch a run |
+//! | `log_context` | Facts that each line of the log has: the node and the run |
 //! | `clock` | Clocks of a node: monotonic time, date, and processor time |
 //! | `drive` | Driver of a node: its own thread in production, or a test |
 //! | `environment` | Environment of a node, which a test can replace entirely |
@@ -39,7 +40,6 @@ mod error;
 mod handle;
 pub mod log_context;
 mod push;
-
 mod report;
 mod sample;
 pub mod service;
