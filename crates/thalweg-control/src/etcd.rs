@@ -66,6 +66,8 @@ pub struct EtcdStore {
     prefix: String,
     /// Lease of this service's key; `None` before the first, and after it has run out.
     lease: Option<String>,
+    /// This service, as its key has it.
+    shown: Option<ServiceView>,
     /// Reservation that etcd did not answer.
     doubt: Option<Doubt>,
     /// Revision of etcd up to which changes of records were returned.
@@ -100,7 +102,7 @@ impl EtcdStore {
             prefix => prefix.to_owned(),
         };
         let endpoints = config.endpoints.iter().map(|endpoint| endpoint.trim_end_matches('/').to_owned()).collect();
-        Self { agent: agent.build().into(), endpoints, prefix, lease: None, doubt: None, seen_revision: 0 }
+        Self { agent: agent.build().into(), endpoints, prefix, lease: None, shown: None, doubt: None, seen_revision: 0 }
     }
 
     /// Returns the last number that was given out; `None` if there was none.
@@ -206,12 +208,17 @@ impl EtcdStore {
                 self.lease = None;
             }
         }
-        if self.lease.is_none() {
-            let granted = self.post("lease/grant", &json!({ "TTL": LEASE_TIME_SECONDS }))?;
-            let lease = granted["ID"].as_str().ok_or_else(|| EtcdError::Refused(granted.to_string()))?;
+        if self.lease.is_none() || self.shown.as_ref() != Some(service) {
+            let lease = match self.lease.take() {
+                Some(lease) => lease,
+                None => {
+                    let granted = self.post("lease/grant", &json!({ "TTL": LEASE_TIME_SECONDS }))?;
+                    granted["ID"].as_str().map(str::to_owned).ok_or_else(|| EtcdError::Refused(granted.to_string()))?
+                }
+            };
             let key = encode(&format!("{}/services/{id}", self.prefix));
             self.post("kv/put", &json!({ "key": key, "value": encode(&to_json(service)), "lease": lease }))?;
-            self.lease = Some(lease.to_owned());
+            (self.lease, self.shown) = (Some(lease), Some(service.clone()));
         }
         let (entries, _) = self.read_prefix(&format!("{}/services/", self.prefix), MAX_SERVICES, 0)?;
         Ok(entries.iter().filter_map(|entry| serde_json::from_str(&entry.value).ok()).collect())

@@ -158,11 +158,13 @@ impl StorageWorker {
 
     fn configure(&mut self, place: StoragePlace) {
         self.first_free = first_free_number(&place.runs);
-        self.etcd = None;
-        if !place.etcd.endpoints.is_empty() {
-            self.etcd = Some(EtcdStore::new(&place.etcd, &place.experiment));
+        let former = self.place.as_ref().map(|former| (&former.etcd, &former.experiment));
+        // One that is the same may have a reservation to settle.
+        if former != Some((&place.etcd, &place.experiment)) {
+            let has_etcd = !place.etcd.endpoints.is_empty();
+            self.etcd = has_etcd.then(|| EtcdStore::new(&place.etcd, &place.experiment));
             // Records that were made without it.
-            self.unsent = self.known.clone();
+            self.unsent = if has_etcd { self.known.clone() } else { BTreeMap::new() };
         }
         self.place = Some(place);
     }
@@ -238,6 +240,9 @@ impl StorageWorker {
         });
         Some(looked.map(|(number, services, records)| {
             for record in records {
+                if self.unsent.get(&record.number) == Some(&record) {
+                    self.unsent.remove(&record.number);
+                }
                 if self.known.get(&record.number) != Some(&record) {
                     if let Err(problem) = self.file.add_record(&record) {
                         report(StorageReport::Problem(problem));
