@@ -93,6 +93,8 @@ impl Client {
     /// Creates a client of the service at `url` with the secret of a token.
     pub fn with_token(url: &str, token: &str) -> Self {
         let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_TIME)).http_status_as_error(false);
+        // A connection that the service has closed meanwhile would lose the next command, which may not be sent twice.
+        let config = config.max_idle_connections(0);
         Self { agent: config.build().into(), url: url.trim_end_matches('/').to_owned(), token: token.to_owned() }
     }
 

@@ -97,6 +97,8 @@ impl EtcdStore {
     /// Creates the store of an experiment.
     pub fn new(config: &EtcdConfig, experiment: &str) -> Self {
         let agent = ureq::Agent::config_builder().timeout_global(Some(REQUEST_TIME)).http_status_as_error(false);
+        // A connection that the other end has closed meanwhile would lose the next request, which may not be sent twice.
+        let agent = agent.max_idle_connections(0);
         let prefix = match config.prefix.trim_end_matches('/') {
             "" => format!("thalweg/{experiment}"),
             prefix => prefix.to_owned(),

@@ -2,7 +2,6 @@
 
 use crate::{Experiment, kill};
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -129,16 +128,14 @@ fn start_silent_proxy(etcd: &Etcd) -> String {
         for (count, client) in proxy.incoming().enumerate() {
             let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&target).unwrap());
             let (mut requests, mut to_etcd) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            thread::spawn(move || std::io::copy(&mut requests, &mut to_etcd));
+            // Each request has a connection of its own, which the client closes.
             thread::spawn(move || {
-                let mut answer = vec![0; 64 << 10];
-                let length = server.read(&mut answer).unwrap();
-                match count {
-                    1 => _ = client.read(&mut answer),
-                    // One request for each connection.
-                    _ => client.write_all(&answer[..length]).unwrap(),
-                }
-                client.shutdown(Shutdown::Both)
+                std::io::copy(&mut requests, &mut to_etcd)?;
+                to_etcd.shutdown(Shutdown::Write)
+            });
+            thread::spawn(move || match count {
+                1 => std::io::copy(&mut server, &mut std::io::sink()),
+                _ => std::io::copy(&mut server, &mut client),
             });
         }
     });
