@@ -29,12 +29,13 @@ libraries=(libthalweg_verbs_provider.so libthalweg_verbs_preload.so)
 
 case "$kind" in
     release)
-        compressed=(--compress-debug-sections)
+        compressed=(--compress-debug-sections) packed=(-Zxz)
         cargo build --release --locked "${crates[@]}"
         for file in "${programs[@]}" "${libraries[@]}"; do stripped "$target/release/$file" "$work/$file"; done
         ;;
     dev)
-        compressed=()
+        # Unpacked once, here: not worth a minute of xz.
+        compressed=() packed=(-Zgzip -z1)
         for file in "${programs[@]}" "${libraries[@]}"; do stripped "$target/debug/$file" "$work/$file"; done
         ;;
     *)
@@ -62,7 +63,7 @@ mkdir "$root/DEBIAN"
 sed -e "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@DEPENDS@/$depends/" \
     -e "s/@SIZE@/$(du -sk "$root" | cut -f 1)/" packaging/debian/control >"$root/DEBIAN/control"
 install -m 755 packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm "$root/DEBIAN/"
-dpkg-deb --root-owner-group --build "$root" "$dist/thalweg_$version-1_$architecture.deb" >/dev/null
+dpkg-deb "${packed[@]}" --root-owner-group --build "$root" "$dist/thalweg_$version-1_$architecture.deb" >/dev/null
 
 say "the wheel"
 wheel=$work/wheel

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 use std::{fs, thread};
 use tempfile::TempDir;
 use thalweg_control::access::{Role, Tokens};
@@ -14,6 +13,7 @@ use thalweg_control::records::{RunRecord, RunState};
 use thalweg_control::state::ExperimentState;
 use thalweg_control::status::{ServiceView, Status};
 use thalweg_testing::skip::skipped;
+use thalweg_testing::wait::wait_until;
 
 /// An etcd of one member.
 struct Etcd {
@@ -43,11 +43,8 @@ impl Etcd {
         command.args(["--initial-cluster", &format!("default={}", self.peer_url)]);
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.server = Some(spawned?);
-        let begun = Instant::now();
         let mut store = self.open("probe");
-        while store.last_number().is_err() {
-            assert!(begun.elapsed() < crate::PATIENCE, "etcd does not answer");
-        }
+        wait_until("etcd", || store.last_number().is_ok());
         Ok(())
     }
 

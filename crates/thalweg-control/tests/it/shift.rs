@@ -6,6 +6,7 @@ use thalweg_control::access::Role;
 use thalweg_control::records::RunRecord;
 use thalweg_control::state::{CommandName, ExperimentState};
 use thalweg_control::status::TroubleLevel;
+use thalweg_testing::wait::wait_for;
 
 #[test]
 fn a_shift_takes_two_runs_and_leaves_a_record_of_all_that_was_asked() {
@@ -150,12 +151,10 @@ fn the_latest_fragment_of_a_source_is_shown_while_a_run_is_taken() {
     experiment.command(&["start"]);
     experiment.wait_for("events", |status| status.totals.events > 0);
     let client = experiment.client(Role::Watch);
-    let latest = (0..1000).find_map(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+    let latest = wait_for("a fragment", || {
         let latest: Value = client.get("/api/v1/latest/adc-0?width=16").unwrap();
         latest.is_object().then_some(latest)
     });
-    let latest = latest.unwrap();
     assert_eq!((&latest["kind"], &latest["is_simulated"]), (&json!("waveform"), &json!(true)));
     assert_eq!(latest["waveforms"][0]["min"].as_array().unwrap().len(), 16);
     experiment.command(&["stop"]);

@@ -2,6 +2,7 @@
 
 use crate::Experiment;
 use thalweg_control::state::ExperimentState;
+use thalweg_testing::wait::wait_until;
 
 #[test]
 fn a_run_goes_on_without_the_service_and_the_next_one_takes_it_over() {
@@ -36,11 +37,7 @@ fn a_run_that_ends_while_there_is_no_service_is_in_its_records() {
     experiment.command(&["start"]);
     experiment.kill_service();
     let info = experiment.folder.path().join("runs/run-000001/run.json");
-    let begun = std::time::Instant::now();
-    while !std::fs::read_to_string(&info).is_ok_and(|text| text.contains("\"COMPLETE\"")) {
-        assert!(begun.elapsed() < crate::PATIENCE, "the run does not end");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("the end of the run", || std::fs::read_to_string(&info).is_ok_and(|text| text.contains("\"COMPLETE\"")));
     let address = experiment.url.trim_start_matches("http://").to_owned();
     experiment.start_service(&address);
     let status = experiment.wait_for_state(ExperimentState::Armed);

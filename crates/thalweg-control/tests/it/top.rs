@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use thalweg_control::access::Role;
 use thalweg_control::state::ExperimentState;
 use thalweg_control::top::terminal::Terminal;
+use thalweg_testing::wait::wait_until;
 
 /// A terminal with a program in it.
 struct Emulated {
@@ -173,11 +174,8 @@ fn a_signal_ends_it_and_the_terminal_is_given_back() {
     // Ctrl-Z puts it into the background of its shell, which finds its terminal as it was.
     top.press("\u{1a}");
     top.wait_until_given_back();
-    let begun = Instant::now();
-    while !std::fs::read_to_string(format!("/proc/{}/stat", top.program.id())).unwrap().contains(") T ") {
-        assert!(begun.elapsed() < PATIENCE, "it is not stopped");
-        thread::sleep(Duration::from_millis(20));
-    }
+    let status = format!("/proc/{}/stat", top.program.id());
+    wait_until("its halt", || std::fs::read_to_string(&status).unwrap().contains(") T "));
     let pid = rustix::process::Pid::from_raw(i32::try_from(top.program.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::CONT).unwrap();
     top.wait_for(&[" idle ", "[c]onfigure"]);

@@ -11,6 +11,7 @@ use thalweg_arena::{Arena, Piece, Span};
 use thalweg_dpdk::{DpdkPort, Options, available_version};
 use thalweg_frames::FrameIo;
 use thalweg_testing::skip::skipped;
+use thalweg_testing::wait::wait_until;
 
 /// Variable with the name of the test that a process runs.
 const ROLE: &str = "THALWEG_DPDK_ROLE";
@@ -576,11 +577,7 @@ fn a_process_that_is_killed_leaves_no_file() {
         let directory = tempdir().unwrap();
         let sign = directory.path().join("open");
         let mut child = process("a_port_in_huge_pages", &[]).env(SOCKET, &sign).spawn().unwrap();
-        let begun = Instant::now();
-        while !sign.exists() {
-            assert!(begun.elapsed() < PATIENCE);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("the port", || sign.exists());
         child.kill().unwrap();
         child.wait().unwrap();
         for directory in ["/var/run/dpdk", "/run/dpdk", "/dev/hugepages", "/dev/shm", "/tmp"] {

@@ -10,8 +10,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use thalweg_testing::skip::skipped;
+use thalweg_testing::wait::wait_until;
 use thalweg_text::ByteSize;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -247,10 +248,7 @@ fn a_machine_can_be_stopped() {
     thread::scope(|scope| {
         let machine = Machine { stop: &stop, ..machine(&kernel, &args, directory.path()) };
         let booted = scope.spawn(move || boot_machine(&machine));
-        let timeout = Instant::now() + Duration::from_secs(300);
-        while !directory.path().join("begun").exists() && Instant::now() < timeout {
-            thread::yield_now();
-        }
+        wait_until("the kernel", || directory.path().join("begun").exists());
         assert!(processes(&kernel) > 1);
         stop.store(true, Ordering::Relaxed);
         assert!(matches!(booted.join().unwrap(), Err(BootError::Stopped)));

@@ -3,8 +3,9 @@
 use crate::setup::*;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use thalweg_rdma::*;
+use thalweg_testing::wait::wait_until;
 
 fn anywhere() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
@@ -47,11 +48,7 @@ fn joined(transport: Transport) -> Joined {
 impl Party {
     /// Waits until memory has bytes: a write completes before the peer has it (RFC 5040 section 5.5 rule 9).
     fn wait_for_bytes(&self, at: usize, bytes: &[u8]) {
-        let end = Instant::now() + PATIENCE;
-        while self.bytes(at, bytes.len()) != bytes {
-            assert!(Instant::now() < end, "not written");
-            std::thread::yield_now();
-        }
+        wait_until("the bytes", || self.bytes(at, bytes.len()) == bytes);
     }
 }
 

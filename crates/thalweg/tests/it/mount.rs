@@ -10,8 +10,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use thalweg_testing::skip::skipped;
+use thalweg_testing::wait::wait_until;
 
 /// A directory that shows what a server has, as long as this lives.
 struct Mounted {
@@ -154,19 +155,15 @@ fn a_run_that_is_being_recorded_is_seen_to_grow() {
     let Machines { here, .. } = &Machines::new();
     let served = Served::start(&system.path("runs"), &[]);
     let Some(mounted) = Mounted::start(&served.url("runs/1"), here) else { return };
-    let deadline = Instant::now() + TIMEOUT;
     let segment = mounted.path("00000.seg");
-    while !segment.metadata().is_ok_and(|segment| segment.len() > 0) {
-        assert!(Instant::now() < deadline);
-        thread::yield_now();
-    }
+    wait_until("the first block", || segment.metadata().is_ok_and(|segment| segment.len() > 0));
     // A file that is open gets longer, block by block, and what was read stays.
     let mut file = File::open(&segment).unwrap();
     let mut bytes = Vec::new();
-    while bytes.len() < 8 << 20 {
-        assert!(Instant::now() < deadline, "only {} bytes", bytes.len());
+    wait_until("8 MiB", || {
         file.by_ref().take(1 << 20).read_to_end(&mut bytes).unwrap();
-    }
+        bytes.len() >= 8 << 20
+    });
     // The lock that its writer holds is not seen from here.
     assert_eq!(thalweg_store::check_writer_life(&mounted.path(".")), thalweg_store::WriterLife::Unknown);
     let age = segment.metadata().unwrap().modified().unwrap().elapsed();
@@ -178,12 +175,10 @@ fn a_run_that_is_being_recorded_is_seen_to_grow() {
 
     // When it has ended all of it is there, also for who looked while it was being written.
     let info = system.run_directory().join("run.json");
-    while std::fs::read(mounted.path("run.json")).unwrap() != std::fs::read(&info).unwrap()
-        || segment.metadata().unwrap().len() != recorded.len() as u64
-    {
-        assert!(Instant::now() < deadline);
-        thread::yield_now();
-    }
+    wait_until("the whole run", || {
+        std::fs::read(mounted.path("run.json")).unwrap() == std::fs::read(&info).unwrap()
+            && segment.metadata().unwrap().len() == recorded.len() as u64
+    });
     file.read_to_end(&mut bytes).unwrap();
     assert!(bytes == recorded);
     assert_same(&system.run_directory(), here);
@@ -214,11 +209,7 @@ fn no_reader_gets_bytes_of_two_files() {
 
     // One that was looked at and becomes longer before it is opened is not cut off.
     std::fs::write(there.join("notes.txt"), "one").unwrap();
-    let deadline = Instant::now() + TIMEOUT;
-    while mounted.path("notes.txt").metadata().is_err() {
-        assert!(Instant::now() < deadline);
-        thread::yield_now();
-    }
+    wait_until("the new file", || mounted.path("notes.txt").metadata().is_ok());
     std::fs::write(there.join("notes.txt"), "one, and two").unwrap();
     assert_eq!(std::fs::read(mounted.path("notes.txt")).unwrap(), b"one, and two");
 

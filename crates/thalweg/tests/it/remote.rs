@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::Instant;
 use thalweg_remote::{Options, Resource, Server, is_run_url, open_remote_run};
 use thalweg_store::{End, Followed, Run};
 use thalweg_testing::skip::skipped;
+use thalweg_testing::wait::wait_until;
 
 /// A stretch of network that stands still when so many bytes have passed in one direction.
 struct Gate {
@@ -426,11 +426,7 @@ fn a_run_is_fetched_and_sent_on_while_it_is_being_recorded() {
     let sending = start(&["push", "--follow", system.run_directory().to_str().unwrap(), &other.url("")], &[]);
 
     // A reader of the copy sees events as they come, and a follower that was killed goes on.
-    let deadline = Instant::now() + TIMEOUT;
-    while !copy.join("run.json").exists() {
-        assert!(Instant::now() < deadline);
-        thread::yield_now();
-    }
+    wait_until("the copy", || copy.join("run.json").exists());
     await_events(&copy, 100);
     fetching.kill();
     let fetching = start(&["pull", "--follow", &first.url("runs/1")], &[&machines.here]);
@@ -454,11 +450,7 @@ fn a_run_of_two_builders_is_one_here_and_there() {
     recording.wait_for("recording");
     let machines = Machines::new();
     let (run_path, copy) = (system.path("runs/run-000001"), machines.here.join("run-000001"));
-    let deadline = Instant::now() + TIMEOUT;
-    while thalweg_store::builder_directories(&run_path).len() < 2 {
-        assert!(Instant::now() < deadline);
-        thread::yield_now();
-    }
+    wait_until("both builders", || thalweg_store::builder_directories(&run_path).len() == 2);
     let served = Served::start(&system.path("runs"), &[]);
     let url = served.url("runs/1");
     let fetching = start(&["pull", "--follow", &url], &[&machines.here]);
@@ -514,11 +506,7 @@ fn who_follows_a_run_whose_recorder_dies_comes_to_an_end() {
     let builder = system.builder();
     let sources = system.sources(0..3);
     let directory = system.run_directory();
-    let deadline = Instant::now() + TIMEOUT;
-    while !directory.join("run.json").exists() {
-        assert!(Instant::now() < deadline);
-        thread::yield_now();
-    }
+    wait_until("the run", || directory.join("run.json").exists());
     let machines = Machines::new();
     let served = Served::start(&system.path("runs"), &[]);
     let fetching = start(&["pull", "--follow", &served.url("runs/1")], &[&machines.here]);

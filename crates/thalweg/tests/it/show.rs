@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use thalweg_testing::wait::wait_until;
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
@@ -283,11 +283,7 @@ fn following_ends_with_the_run_and_misses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let demo = ["demo", "--size", "4KiB", "--rate", "500", "--duration", "300ms", "--out", "runs", "--json"];
     let mut demo = command().args(demo).current_dir(directory.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(300);
-    while !directory.path().join("runs/run-000001/run.json").exists() {
-        assert!(Instant::now() < deadline, "the run has not begun");
-        std::thread::yield_now();
-    }
+    wait_until("the run", || directory.path().join("runs/run-000001/run.json").exists());
     let followed = thalweg(&directory, "cat runs/run-000001 --follow --json");
     let mut report = String::new();
     demo.stdout.take().unwrap().read_to_string(&mut report).unwrap();

@@ -16,6 +16,7 @@ use thalweg_control::state::{CommandName, ExperimentState};
 use thalweg_control::status::{ProcessView, Status};
 use thalweg_sys::netns::Network;
 use thalweg_testing::skip::skipped;
+use thalweg_testing::wait::wait_until;
 
 /// Port of the service, and of builders: all ports of these hosts are free.
 const SERVICE_PORT: u16 = 8400;
@@ -103,11 +104,8 @@ impl Site {
 
     /// Waits until a program of a host listens on this port.
     pub(crate) fn wait_for_port(&self, host: u16, port: u16) {
-        let (begun, address) = (Instant::now(), SocketAddr::from((Self::address(host), port)));
-        while let Err(error) = self.on_host(host, || TcpStream::connect(address)) {
-            assert!(begun.elapsed() < PATIENCE, "{address}: {error}");
-            thread::sleep(Duration::from_millis(20));
-        }
+        let address = SocketAddr::from((Self::address(host), port));
+        wait_until("the port", || self.on_host(host, || TcpStream::connect(address)).is_ok());
     }
 
     /// Pulls the cable of a host out, or puts it in again.

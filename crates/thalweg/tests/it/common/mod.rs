@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thalweg_device::model_adc;
 use thalweg_store::{EventStatus, Follow, Followed, Run, StoreError, VerifyReport, verify_run};
+use thalweg_testing::wait::wait_for;
 use thalweg_wire::{EventId, SourceId, Status};
 
 /// How long anything may take before a test gives it up: far longer than it ever does.
@@ -296,12 +297,10 @@ pub(crate) fn reserve_udp_port() -> (OwnedFd, SocketAddrV4) {
 pub(crate) fn follow_until(directory: &Path, mut enough: impl FnMut(u64, &thalweg_store::Event) -> bool) -> u64 {
     let deadline = Instant::now() + TIMEOUT;
     // Builders begin one after the other.
-    let mut follow = loop {
-        match Follow::open(directory) {
-            Err(StoreError::NotARun(_)) if Instant::now() < deadline => std::thread::yield_now(),
-            opened => break opened.unwrap(),
-        }
-    };
+    let mut follow = wait_for("the run", || match Follow::open(directory) {
+        Err(StoreError::NotARun(_)) => None,
+        opened => Some(opened.unwrap()),
+    });
     let mut count = 0;
     while Instant::now() < deadline {
         match follow.next_event(Duration::from_secs(1)).unwrap() {

@@ -13,11 +13,10 @@ use std::io::{BufRead, BufReader};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thalweg_lab::pc::Prepared;
 use thalweg_testing::skip::skipped;
+use thalweg_testing::wait::wait_until;
 
 /// With more time than a test takes on a busy machine, if nothing else is said.
 fn thalweg(words: &[&str]) -> Command {
@@ -318,7 +317,7 @@ fn a_command_that_hangs_is_ended_and_a_killed_caller_takes_its_machine_along() {
 
     let out = directory();
     let mut caller = thalweg(&["--out", out.path().to_str().unwrap(), "--", "sh", "-c", hang]).spawn().unwrap();
-    until("a machine", || machines(out.path()) == 1);
+    wait_until("a machine", || machines(out.path()) == 1);
     interrupt(&caller);
     assert_eq!(caller.wait().unwrap().code(), Some(130));
     assert_no_machine(out.path());
@@ -339,16 +338,7 @@ fn interrupt(process: &Child) {
 
 #[track_caller]
 fn assert_no_machine(out: &Path) {
-    until("the machine's end", || machines(out) == 0);
-}
-
-#[track_caller]
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "waited for {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the machine's end", || machines(out) == 0);
 }
 
 /// How many QEMUs have this directory as theirs.

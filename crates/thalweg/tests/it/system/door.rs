@@ -8,8 +8,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
 use thalweg_store::{Run, RunState};
+use thalweg_testing::wait::wait_for;
 use thalweg_wire::{MESSAGE_LEN, Message, Refusal};
 
 /// A node of which nobody reads what it says, in pipes that hold a page each.
@@ -28,14 +28,7 @@ impl Unheard {
 
     /// Waits for its end. What the pipes held is its last words.
     fn ends(mut self) -> (Option<i32>, String, String) {
-        let deadline = Instant::now() + TIMEOUT;
-        let code = loop {
-            match self.0.try_wait().unwrap() {
-                Some(status) => break status.code(),
-                None => assert!(Instant::now() < deadline, "it waits for somebody to read what it says"),
-            }
-            thread::yield_now();
-        };
+        let code = wait_for("its end, which nobody's reading may hold up", || self.0.try_wait().unwrap()).code();
         let (mut out, mut log) = (String::new(), String::new());
         self.0.stdout.take().unwrap().read_to_string(&mut out).unwrap();
         self.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
@@ -52,14 +45,7 @@ impl Drop for Unheard {
 
 /// A connection to a builder that may not listen yet.
 fn knock(system: &System) -> TcpStream {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        match TcpStream::connect(system.tcp()) {
-            Ok(stream) => return stream,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        thread::yield_now();
-    }
+    wait_for("a builder that listens", || TcpStream::connect(system.tcp()).ok())
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use crate::common::*;
 use std::process::Command;
-use std::time::Instant;
 use thalweg_testing::skip::skipped;
+use thalweg_testing::wait::wait_until;
 
 /// Bytes of the trace that is looked at: some thousand calls. Several segments are begun and closed meanwhile, and
 /// flushed.
@@ -43,11 +43,7 @@ fn calls(node: &Node, system: &System) -> Vec<String> {
     command.args(["-y", "-s", "0", "-o"]).arg(&file).args(["-p", &node.pid().as_raw_nonzero().to_string()]);
     let mut strace = Node::start("strace", command);
     strace.wait_for("attached");
-    let deadline = Instant::now() + TIMEOUT;
-    while std::fs::metadata(&file).unwrap().len() < TRACE {
-        assert!(Instant::now() < deadline, "it makes few calls: {}", std::fs::read_to_string(&file).unwrap());
-        std::thread::yield_now();
-    }
+    wait_until("its calls", || std::fs::metadata(&file).unwrap().len() >= TRACE);
     strace.interrupt();
     strace.finish();
     std::fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
