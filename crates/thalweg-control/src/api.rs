@@ -13,6 +13,7 @@ use crate::experiment::Rejection;
 use crate::history::Columns;
 use crate::processes::ProcessAction;
 use crate::records::{Flag, NoteError, Quality, RunRecord};
+use crate::service::latest::{LatestForm, LatestView};
 use crate::service::{Service, unix_seconds};
 use crate::status::{ProcessView, Status};
 use axum::Json;
@@ -247,15 +248,22 @@ async fn set_flag(
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-struct WidthQuery {
+struct LatestQuery {
     /// Largest number of columns, 1024 if left out.
     #[param(maximum = 4096)]
     width: Option<u32>,
+    /// Form of the answer, `json` if left out.
+    #[serde(default)]
+    #[param(inline)]
+    format: LatestForm,
 }
 
 /// The latest fragment of a source, decimated; `null` if there is none yet.
-#[utoipa::path(get, path = "/api/v1/latest/{source}", params(("source" = String, Path), WidthQuery), responses(
-    (status = 200, description = "The fragment, or null", body = serde_json::Value),
+#[utoipa::path(get, path = "/api/v1/latest/{source}", params(("source" = String, Path), LatestQuery), responses(
+    (status = 200, description = "The fragment, or null", content(
+        (Option<LatestView> = "application/json"),
+        (Vec<u8> = "application/octet-stream"),
+    )),
     (status = 404, description = "There is no such source", body = ErrorBody),
     Refusals,
 ))]
@@ -263,15 +271,15 @@ async fn get_latest(
     _: Watcher,
     State(service): State<Arc<Service>>,
     Path(source): Path<String>,
-    Query(query): Query<WidthQuery>,
+    Query(query): Query<LatestQuery>,
 ) -> Result<Response, ApiError> {
     if !service.latest_status().sources.iter().any(|other| other.name == source) {
         return Err(ApiError::not_found(format!("the topology has no source '{source}'")));
     }
     let width = checked_number(query.width, "width", 1024, 4096)?;
-    let latest = service.latest_fragment(&source, width).await;
-    let json = latest.map_err(|reason| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::NoAnswer, reason))?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
+    let latest = service.latest_fragment(&source, width, query.format).await;
+    let body = latest.map_err(|reason| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::NoAnswer, reason))?;
+    Ok(([(header::CONTENT_TYPE, query.format.content_type())], body).into_response())
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -1,6 +1,6 @@
 //! The service: carries out the actions of the [`Experiment`], and keeps its status, history, messages and alarms.
 
-mod latest;
+pub(crate) mod latest;
 mod managed;
 mod node_processes;
 
@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thalweg::terminal::service_manager::{self, KeepAlive};
 use thalweg_node::Topology;
+use thalweg_node::service::latest::LatestFragment;
 use thalweg_node::service::{FromNode, NodeHello, Severity, ToNode, cut_text};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -80,7 +81,7 @@ struct Inner {
     addresses: Addresses,
     /// Requests whose answers clients wait for.
     answers: BTreeMap<u64, oneshot::Sender<Result<(), Rejection>>>,
-    latest: BTreeMap<u64, oneshot::Sender<serde_json::Value>>,
+    latest: BTreeMap<u64, oneshot::Sender<Option<LatestFragment>>>,
     last_ticket: u64,
     draining_of: Option<u64>,
     /// Times since which sources have sent nothing while others did.
@@ -380,11 +381,6 @@ impl Service {
             FromNode::Log(lines) => {
                 for line in lines {
                     inner.add_message(line.unix_nanos as f64 / 1e9, line.severity, Some(node), line.text);
-                }
-            }
-            FromNode::Latest { id, latest } => {
-                if let Some(waiting) = inner.latest.remove(&id) {
-                    let _ = waiting.send(latest);
                 }
             }
         }

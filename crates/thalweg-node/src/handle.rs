@@ -2,7 +2,7 @@
 
 use crate::{BuilderReport, NodeCommand, Sample};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -32,10 +32,18 @@ struct Shared {
     wanted: AtomicBool,
     /// Reports of runs that others have followed without a gap, and that were not taken.
     reports: Mutex<Vec<BuilderReport>>,
-    /// Latest fragment of each source, as far as they were asked for.
-    samples: Mutex<Vec<Option<Arc<Sample>>>>,
+    samples: Mutex<SampleStore>,
     /// True if newer fragments are wanted.
     wants_samples: AtomicBool,
+}
+
+/// Copies of fragments, and requests for newer ones.
+#[derive(Debug, Default)]
+struct SampleStore {
+    /// Latest fragment of each source, as far as it was requested.
+    copies: Vec<Option<Arc<Sample>>>,
+    /// Places of the sources whose next fragment is to be copied.
+    wanted: BTreeSet<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -183,12 +191,17 @@ impl Handle {
         reports.push(report);
     }
 
-    /// Returns a copy of the latest fragment of each source that was copied so far, in the order of the topology, and
-    /// requests newer ones: from each source the next one that arrives. Builders alone have them.
-    pub fn latest_samples(&self) -> Vec<Option<Arc<Sample>>> {
-        self.0.wants_samples.store(true, Ordering::Relaxed);
+    /// Returns the latest fragment of a source that was copied, by the place of the source in the topology. Builders
+    /// alone have them.
+    pub fn latest_sample(&self, source: usize) -> Option<Arc<Sample>> {
+        lock_ignoring_poison(&self.0.samples).copies.get(source).cloned().flatten()
+    }
+
+    /// Requests a copy of the next fragment of a source.
+    pub fn request_sample(&self, source: usize) {
+        lock_ignoring_poison(&self.0.samples).wanted.insert(source);
+        self.0.wants_samples.store(true, Ordering::Release);
         self.wake_node();
-        lock_ignoring_poison(&self.0.samples).clone()
     }
 
     /// Wakes the node for a turn, without a command.
@@ -235,17 +248,26 @@ impl Handle {
         self.publish_final_snapshot(Snapshot { state: State::Configured, ..Snapshot::default() });
     }
 
-    /// Removes and returns the request for newer fragments.
-    pub(crate) fn take_sample_request(&self) -> bool {
-        self.0.wants_samples.swap(false, Ordering::Relaxed)
+    /// Removes the requests for newer fragments, and marks the sources that they are for.
+    pub(crate) fn take_sample_requests(&self, wanted: &mut [bool]) {
+        if !self.0.wants_samples.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let Ok(mut store) = self.0.samples.try_lock() else {
+            self.0.wants_samples.store(true, Ordering::Relaxed);
+            return self.wake_node();
+        };
+        for source in std::mem::take(&mut store.wanted) {
+            wanted.get_mut(source).into_iter().for_each(|wanted| *wanted = true);
+        }
     }
 
     /// Publishes copies of fragments, and removes them from `samples`. Those that are not there leave the earlier ones
     /// in place. Returns false, and does nothing, while another thread reads.
     pub(crate) fn publish_samples(&self, samples: &mut [Option<Sample>]) -> bool {
-        let Ok(mut shown) = self.0.samples.try_lock() else { return false };
-        shown.resize(samples.len(), None);
-        for (shown, sample) in shown.iter_mut().zip(samples) {
+        let Ok(mut store) = self.0.samples.try_lock() else { return false };
+        store.copies.resize(samples.len(), None);
+        for (shown, sample) in store.copies.iter_mut().zip(samples) {
             if let Some(sample) = sample.take() {
                 *shown = Some(Arc::new(sample));
             }

@@ -1,6 +1,7 @@
 //! Copies of the latest fragments of a builder's sources, for clients that show a run.
 
 use crate::Handle;
+use bytes::Bytes as SharedBytes;
 use serde_json::Value;
 use thalweg_link::Bytes;
 use thalweg_wire::{EventId, FragmentHeader, PayloadType, RecordBytes, Records, RunNumber, SourceId, TaiNanos};
@@ -20,7 +21,7 @@ pub struct Sample {
     /// Type of the payload.
     pub payload_type: PayloadType,
     /// The payload.
-    pub payload: Vec<u8>,
+    pub payload: SharedBytes,
     /// Description of the source, as in `run.json`.
     pub description: Value,
 }
@@ -41,7 +42,7 @@ impl Samples {
         Self { wanted: vec![false; sources], copied: vec![None; sources], has_copies: false }
     }
 
-    /// Publishes what was copied, with the sources' descriptions, and takes a request for newer fragments.
+    /// Publishes what was copied, with the sources' descriptions, and takes the requests for newer fragments.
     pub(crate) fn exchange_samples(&mut self, handle: &Handle, describe: impl Fn(usize) -> Value) {
         if self.has_copies {
             for (source, sample) in self.copied.iter_mut().enumerate() {
@@ -51,9 +52,7 @@ impl Samples {
             }
             self.has_copies = !handle.publish_samples(&mut self.copied);
         }
-        if handle.take_sample_request() {
-            self.wanted.fill(true);
-        }
+        handle.take_sample_requests(&mut self.wanted);
     }
 
     /// Copies the first fragment of a slot, if one of this source is wanted. One that is not whole, not that source's,
@@ -78,7 +77,7 @@ impl Samples {
 }
 
 #[cold]
-fn copy_first_fragment(id: SourceId, bytes: &Bytes) -> Option<(FragmentHeader, Vec<u8>)> {
+fn copy_first_fragment(id: SourceId, bytes: &Bytes) -> Option<(FragmentHeader, SharedBytes)> {
     let (_, header, range) = Records::new(bytes).next()?.ok()?;
     if header.source != id || !header.is_whole_fragment() || range.is_empty() || range.len() > MAX_SAMPLE_BYTES {
         return None;
@@ -87,5 +86,34 @@ fn copy_first_fragment(id: SourceId, bytes: &Bytes) -> Option<(FragmentHeader, V
     bytes.copy_bytes_to(range.start, &mut payload);
     // The copy is checked, and not what another process may still write.
     let is_intact = header.crc_matches(|| thalweg_wire::crc32c(&payload));
-    is_intact.then_some((header, payload))
+    is_intact.then(|| (header, payload.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_that_was_asked_for_is_copied_and_no_other() {
+        let (handle, mut samples) = (Handle::new().unwrap(), Samples::new(3));
+        handle.request_sample(1);
+        // A source that another topology has.
+        handle.request_sample(7);
+        samples.exchange_samples(&handle, |_| Value::Null);
+        assert_eq!(samples.wanted, [false, true, false]);
+        samples.copied[1] = Some(Sample {
+            run: RunNumber(1),
+            event: EventId(2),
+            timestamp: TaiNanos(3),
+            payload_type: PayloadType::RAW,
+            payload: vec![4].into(),
+            description: Value::Null,
+        });
+        (samples.has_copies, samples.wanted[1]) = (true, false);
+        samples.exchange_samples(&handle, Value::from);
+        let shown = handle.latest_sample(1).unwrap();
+        assert_eq!((shown.event, &shown.description), (EventId(2), &Value::from(1)));
+        assert_eq!((handle.latest_sample(0), handle.latest_sample(7)), (None, None));
+        assert_eq!(samples.wanted, [false; 3], "it is copied once for each request");
+    }
 }

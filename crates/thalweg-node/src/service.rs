@@ -1,12 +1,14 @@
-//! Messages between a node and the control service of its experiment: one JSON object each, over a connection that the
-//! node makes.
+//! Messages between a node and the control service of its experiment, over a connection that the node makes: one JSON
+//! object each, and binary ones with the latest fragments of sources.
+
+pub mod latest;
 
 use crate::{BuilderReport, NodeCommand, Snapshot, SourceReport, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of these messages. Peers of different versions refuse each other.
-pub const SERVICE_PROTOCOL: u32 = 1;
+pub const SERVICE_PROTOCOL: u32 = 2;
 
 /// Length of the longest message, in bytes: a report or an order with thousands of sources, an image.
 pub const MAX_SERVICE_MESSAGE: usize = 64 << 20;
@@ -29,13 +31,6 @@ pub enum FromNode {
     },
     /// Lines of the node's log.
     Log(Vec<LogLine>),
-    /// Latest fragment of a source, decimated, in reply to the request of this number; `null` if there is none yet.
-    Latest {
-        /// Number of the request.
-        id: u64,
-        /// The fragment, as the API shows it.
-        latest: serde_json::Value,
-    },
 }
 
 /// Introduction of a node.
@@ -180,7 +175,7 @@ pub enum ToNode {
         /// The command.
         command: NodeCommand,
     },
-    /// Sends the latest fragment of a source.
+    /// Sends the latest fragment of a source: a [`latest::LatestAnswer`].
     Latest {
         /// Number of the request.
         id: u64,

@@ -15,6 +15,7 @@ pub mod iwarp_stream;
 pub mod rdma_link_channel;
 pub mod rnic_rings;
 pub mod serve_request;
+pub mod service_latest;
 pub mod store_segment;
 pub mod verbs_manager;
 pub mod wire_header;

@@ -5,6 +5,7 @@
 
 mod latest;
 
+use self::latest::{LatestPace, LatestRequest, LatestRequests};
 use crate::stay::{Stay, take_part_in_runs};
 use crate::terminal::{Failure, recent_log, service_manager, start_thread};
 use crate::watchdog::state_text;
@@ -18,10 +19,13 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thalweg_node::log_context::set_process_node;
+use thalweg_node::service::latest::LatestAnswer;
 use thalweg_node::service::{FromNode, MAX_SERVICE_MESSAGE, NodeHello, NodeStatus, SERVICE_PROTOCOL, ToNode};
 use thalweg_node::{CommandRefusal, Topology};
 use tungstenite::client::IntoClientRequest;
 use tungstenite::protocol::WebSocketConfig;
+use tungstenite::protocol::frame::Frame;
+use tungstenite::protocol::frame::coding::{Data, OpCode};
 use tungstenite::{Message, WebSocket};
 
 /// Time from one attempt to reach the service to the next.
@@ -54,7 +58,7 @@ pub(crate) fn follow_services(name: &str, urls: &[String], json: bool) -> Result
         version: crate::terminal::version_text(),
         session: fastrand::u64(..),
     };
-    let accepted = Accepted::default();
+    let (accepted, pace) = (Accepted::default(), LatestPace::default());
     for address in addresses {
         let link = Link {
             stay: stay.clone(),
@@ -66,6 +70,7 @@ pub(crate) fn follow_services(name: &str, urls: &[String], json: bool) -> Result
             seen_lines: 0,
             last_problem: String::new(),
             accepted: accepted.clone(),
+            latest: LatestRequests::new(pace.clone()),
         };
         start_thread(move || link.serve(&address))?;
     }
@@ -164,6 +169,8 @@ struct Link {
     last_problem: String,
     /// Services that have accepted the node.
     accepted: Accepted,
+    /// Requests for latest fragments.
+    latest: LatestRequests,
 }
 
 /// Addresses of the services that have accepted the node, as systemd shows them.
@@ -218,6 +225,7 @@ impl Link {
     fn serve_connection(&mut self, socket: &mut WebSocket<TcpStream>, place: &str) -> Lost {
         self.replies.clear();
         self.preparations.clear();
+        self.latest.clear();
         let (begun, mut next_status) = (Instant::now(), Instant::now());
         if let Err(lost) = send_message(socket, &FromNode::Hello(self.hello.clone())) {
             return lost;
@@ -253,10 +261,9 @@ impl Link {
                 Err(tungstenite::Error::Io(error)) if is_timeout(error.kind()) => {}
                 Err(error) => return error.to_string(),
             }
-            for message in messages {
-                if let Err(lost) = send_message(socket, &message) {
-                    return lost;
-                }
+            let sent = messages.iter().try_for_each(|message| send_message(socket, message));
+            if let Err(lost) = sent.and_then(|()| self.send_latest(socket)) {
+                return lost;
             }
         }
     }
@@ -330,18 +337,22 @@ impl Link {
                 None
             }
             ToNode::Latest { id, source, width } => {
-                let plan = self.stay.plan();
-                let samples = self.stay.handle().latest_samples();
-                let name = plan.topology.as_ref().and_then(|topology| topology.sources.get(source));
-                let sample = samples.get(source).and_then(Option::as_ref).zip(name);
-                let latest = sample.map(|(sample, source)| latest::shrink_sample(&source.name, sample, width));
-                Some(FromNode::Latest { id, latest: latest.unwrap_or_default() })
+                if let Some(name) = self.stay.source_name(source) {
+                    self.latest.add_request(LatestRequest { id, source, name, width });
+                }
+                None
             }
             ToNode::Quit => {
                 self.stay.leave_after_run();
                 None
             }
         }
+    }
+
+    /// Sends the latest fragments that are due.
+    fn send_latest(&mut self, socket: &mut WebSocket<TcpStream>) -> Result<(), Lost> {
+        let answers = self.latest.take_answers(self.stay.handle(), Instant::now());
+        answers.iter().try_for_each(|answer| send_answer(socket, answer))
     }
 
     /// Prepares for the next run, with this topology if there is one. Returns the reply if that is refused at once.
@@ -372,6 +383,17 @@ impl Link {
 fn send_message(socket: &mut WebSocket<TcpStream>, message: &FromNode) -> Result<(), Lost> {
     let text = serde_json::to_string(message).map_err(|error| error.to_string())?;
     socket.send(Message::text(text)).map_err(|error| error.to_string())
+}
+
+/// Sends an answer as a message of two frames (RFC 6455, section 5.4): its head, and its numbers as they are.
+fn send_answer(socket: &mut WebSocket<TcpStream>, answer: &LatestAnswer) -> Result<(), Lost> {
+    let [head, numbers] = answer.encode();
+    let frames = [
+        Frame::message(head, OpCode::Data(Data::Binary), false),
+        Frame::message(numbers, OpCode::Data(Data::Continue), true),
+    ];
+    let written = frames.into_iter().try_for_each(|frame| socket.write(Message::Frame(frame)));
+    written.and_then(|()| socket.flush()).map_err(|error| error.to_string())
 }
 
 fn is_timeout(kind: ErrorKind) -> bool {

@@ -109,6 +109,12 @@ impl Stay {
         self.0.plan.lock().clone()
     }
 
+    /// Returns the name of a source, by its place in the topology.
+    pub(crate) fn source_name(&self, source: usize) -> Option<String> {
+        let plan = self.0.plan.lock();
+        plan.topology.as_ref()?.sources.get(source).map(|source| source.name.clone())
+    }
+
     /// Sets the topology of the next run, and prepares for it. Returns the number of this request.
     pub(crate) fn set_topology(&self, topology: Topology) -> u64 {
         let mut plan = self.0.plan.lock();

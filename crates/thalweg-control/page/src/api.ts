@@ -267,8 +267,8 @@ export interface Image {
   height: number;
   full_width: number;
   full_height: number;
-  /** Base64 of little-endian 16-bit numbers, row by row: 0 is `minimum`, 65535 is `maximum`. */
-  pixels: string;
+  /** Row by row: 0 is `minimum`, 65535 is `maximum`. */
+  pixels: Uint16Array;
   minimum: number;
   maximum: number;
 }

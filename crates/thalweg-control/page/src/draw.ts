@@ -109,23 +109,12 @@ export function drawWaveforms(canvas: HTMLCanvasElement, waveforms: Waveform[]):
 const MAX_PIXEL = 65_535;
 const MAX_IMAGE_PIXELS = 4_194_304;
 
-/** Pixels of an image; null where the text is not what its width and height promise. */
+/** Pixels of an image; null where they are not as many as its width and height promise. */
 export function pixelsOf(image: Image): Uint16Array | null {
   const { width, height, pixels } = image;
   const isSize = (size: unknown) => Number.isInteger(size) && (size as number) > 0;
-  if (!isSize(width) || !isSize(height) || width * height > MAX_IMAGE_PIXELS || typeof pixels !== "string") return null;
-  let text: string;
-  try {
-    text = atob(pixels);
-  } catch {
-    return null;
-  }
-  if (text.length !== 2 * width * height) return null;
-  const values = new Uint16Array(width * height);
-  for (let index = 0; index < values.length; index += 1) {
-    values[index] = text.charCodeAt(2 * index) | (text.charCodeAt(2 * index + 1) << 8);
-  }
-  return values;
+  if (!isSize(width) || !isSize(height) || width * height > MAX_IMAGE_PIXELS) return null;
+  return pixels.length === width * height ? pixels : null;
 }
 
 export type Scale = "linear" | "logarithmic";

@@ -3,7 +3,7 @@
 
 import type { Latest } from "./api.ts";
 import { latestOf } from "./read.ts";
-import { getJson, RequestError } from "./service.ts";
+import { getBytes, RequestError } from "./service.ts";
 
 /** Least time between two requests for the same source: 10 Hz. */
 const SOURCE_INTERVAL_MS = 100;
@@ -68,8 +68,8 @@ export class LatestFetcher {
     const beganAt = performance.now();
     let intervalMs = QUIET_INTERVAL_MS;
     try {
-      const path = `/api/v1/latest/${encodeURIComponent(viewer.source)}?width=${viewer.width()}`;
-      const latest = latestOf(await getJson(path, abort.signal));
+      const path = `/api/v1/latest/${encodeURIComponent(viewer.source)}?width=${viewer.width()}&format=binary`;
+      const latest = latestOf(await getBytes(path, abort.signal));
       if (latest) {
         const event = `${latest.run} ${latest.event_text ?? latest.event}`;
         if (event !== watched.event) intervalMs = SOURCE_INTERVAL_MS;

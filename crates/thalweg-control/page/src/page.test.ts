@@ -25,6 +25,16 @@ function status(fields: object): Status {
   return made;
 }
 
+/** A fragment in its binary form. */
+function bodyOf(fields: object, numbers = new Uint8Array()): ArrayBuffer {
+  const head = new TextEncoder().encode(JSON.stringify(fields));
+  const body = new Uint8Array(4 + head.length + numbers.length);
+  new DataView(body.buffer).setUint32(0, head.length, true);
+  body.set(head, 4);
+  body.set(numbers, 4 + head.length);
+  return body.buffer;
+}
+
 const plain = (text: string) => text.replace(/[\u00a0\u202f]/g, " ");
 
 test("numbers have units of thousands, and counts all their digits", () => {
@@ -77,9 +87,10 @@ test("anything from the network becomes a status or none", () => {
   );
   assert.deepEqual(odd.commands, { stop: { legal: false, reason: "" } });
   assert.deepEqual(troublesOf(odd), []);
-  assert.deepEqual(latestOf({ waveforms: [{ min: [1, "2"], max: null }], features: { a: 1, b: "x" } })?.features, {
-    a: 1,
-  });
+  assert.deepEqual(latestOf(bodyOf({ waveforms: 3, features: { a: 1, b: "x" } }))?.features, { a: 1 });
+  for (const bad of [[], [9, 0, 0, 0, 1], [4, 0, 0, 0, 110, 117, 108, 108]]) {
+    assert.equal(latestOf(Uint8Array.from(bad).buffer), null);
+  }
   assert.deepEqual(historyOf("no").at, []);
 });
 
@@ -145,17 +156,27 @@ test("the history keeps one point a second and one hour, also of sources that co
   assert.deepEqual([history.at.length, history.sources.size], [1, 1]);
 });
 
+test("pixels and samples follow the object that describes them", () => {
+  const image = { width: 2, height: 1, minimum: 0, maximum: 9 };
+  const pixels = new Uint8Array(Uint16Array.of(0, 65535).buffer);
+  assert.deepEqual([...(latestOf(bodyOf({ image }, pixels))?.image?.pixels ?? [])], [0, 65535]);
+  const samples = new Uint8Array(Float64Array.of(1, NaN, 2, NaN, 3, 4, 5, 6).buffer);
+  const waveforms = [{ name: "ch0" }, { name: "ch1" }];
+  assert.deepEqual(latestOf(bodyOf({ waveforms }, samples))?.waveforms, [
+    { name: "ch0", min: [1, null], max: [2, null] },
+    { name: "ch1", min: [3, 4], max: [5, 6] },
+  ]);
+});
+
 test("an image is drawn only if it is as long as it promises", () => {
-  const pixels = Buffer.from(Uint16Array.of(0, 256, 65535, 7).buffer).toString("base64");
-  const image = { width: 2, height: 2, pixels } as Image;
+  const image = { width: 2, height: 2, pixels: Uint16Array.of(0, 256, 65535, 7) } as Image;
   assert.deepEqual([...(pixelsOf(image) ?? [])], [0, 256, 65535, 7]);
   for (const bad of [
     { width: 3 },
     { height: -1 },
     { width: 1.5 },
     { width: 1e9, height: 1e9 },
-    { pixels: "%%" },
-    { pixels: 3 },
+    { pixels: Uint16Array.of(1, 2, 3) },
   ]) {
     assert.equal(pixelsOf({ ...image, ...bad } as Image), null);
   }

@@ -119,16 +119,41 @@ export function statusOf(value: unknown): Status | null {
   return status as unknown as Status;
 }
 
-export function latestOf(value: unknown): Latest | null {
-  const fields = objectOrNull(value);
+/** Bytes of a number of a waveform, and of a pixel. */
+const [SAMPLE_BYTES, PIXEL_BYTES] = [8, 2];
+/** Bytes of the length before the object. */
+const PREFIX_BYTES = 4;
+
+/** Latest fragment in its binary form: the length of a JSON object, the object, and pixels or samples. Null for none. */
+export function latestOf(body: ArrayBuffer): Latest | null {
+  if (body.byteLength < PREFIX_BYTES) return null;
+  const end = PREFIX_BYTES + new DataView(body).getUint32(0, true);
+  if (end > body.byteLength) return null;
+  const fields = objectOrNull(JSON.parse(new TextDecoder().decode(new Uint8Array(body, PREFIX_BYTES, end - PREFIX_BYTES))));
   if (!fields) return null;
-  const waveforms = objectsOf(fields.waveforms).map((waveform) => ({
+  const numbers = new DataView(body, end);
+  const described = objectsOf(fields.waveforms);
+  const columns = Math.floor(numbers.byteLength / SAMPLE_BYTES / Math.max(1, 2 * described.length));
+  const samplesAt = (row: number) =>
+    Array.from({ length: columns }, (_, column) => {
+      const sample = numbers.getFloat64((row * columns + column) * SAMPLE_BYTES, true);
+      return Number.isFinite(sample) ? sample : null;
+    });
+  const waveforms = described.map((waveform, channel) => ({
     name: textOf(waveform.name),
-    min: numbersOf(waveform.min),
-    max: numbersOf(waveform.max),
+    min: samplesAt(2 * channel),
+    max: samplesAt(2 * channel + 1),
   }));
+  const pixels = () =>
+    Uint16Array.from({ length: numbers.byteLength / PIXEL_BYTES }, (_, index) => numbers.getUint16(index * PIXEL_BYTES, true));
+  const image = objectOrNull(fields.image);
   const features = Object.entries(objectOf(fields.features)).filter(([, number]) => typeof number === "number");
-  const latest = { ...fields, waveforms, image: objectOrNull(fields.image), features: Object.fromEntries(features) };
+  const latest = {
+    ...fields,
+    waveforms,
+    image: image && { ...image, pixels: pixels() },
+    features: Object.fromEntries(features),
+  };
   return latest as unknown as Latest;
 }
 

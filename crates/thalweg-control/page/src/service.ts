@@ -25,14 +25,15 @@ function reasonOf(status: number, body: unknown): string {
   return REASON_BY_STATUS[status] ?? `the service answered with HTTP status ${status}`;
 }
 
+/** Asks for something. Returns an object where the answer is JSON, and bytes where it is anything else. */
 async function request(path: string, init: RequestInit, timeoutMs: number): Promise<unknown> {
   const signals = [AbortSignal.timeout(timeoutMs), ...(init.signal ? [init.signal] : [])];
   let answer: Response;
   let body: unknown = null;
   try {
     answer = await fetch(path, { ...init, cache: "no-store", signal: AbortSignal.any(signals) });
-    const text = await answer.text();
-    if (answer.headers.get("content-type")?.includes("json")) body = JSON.parse(text);
+    const isJson = answer.headers.get("content-type")?.includes("json") === true;
+    body = isJson ? JSON.parse(await answer.text()) : await answer.arrayBuffer();
   } catch (error) {
     if (init.signal?.aborted) throw error;
     const isLate = error instanceof DOMException && error.name === "TimeoutError";
@@ -50,6 +51,12 @@ const COMMAND_TIMEOUT_MS = 60_000;
 
 export function getJson(path: string, signal?: AbortSignal): Promise<unknown> {
   return request(path, { ...(signal ? { signal } : {}) }, READ_TIMEOUT_MS);
+}
+
+export async function getBytes(path: string, signal?: AbortSignal): Promise<ArrayBuffer> {
+  const body = await request(path, { ...(signal ? { signal } : {}) }, READ_TIMEOUT_MS);
+  if (body instanceof ArrayBuffer) return body;
+  throw new RequestError(0, "the service answered with JSON where bytes were requested");
 }
 
 export function postJson(path: string, body: object): Promise<unknown> {

@@ -1,4 +1,5 @@
-//! Connections of nodes: WebSockets with one JSON object for each message.
+//! Connections of nodes: WebSockets with one JSON object for each message, and binary ones with the latest fragments of
+//! sources.
 
 use super::guard::Client;
 use super::refusals::ApiError;
@@ -10,6 +11,7 @@ use axum::response::Response;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use thalweg_node::service::latest::LatestAnswer;
 use thalweg_node::service::{FromNode, MAX_SERVICE_MESSAGE, NodeHello, SERVICE_PROTOCOL, cut_text};
 
 /// Time within which a node introduces itself.
@@ -75,6 +77,13 @@ async fn exchange_messages(
             received = socket.recv() => match received {
                 Some(Ok(Message::Text(text))) => match serde_json::from_str(&text) {
                     Ok(message) => service.handle_node_message(node, message),
+                    Err(error) => {
+                        tracing::warn!("node {node}: a message is not understood: {error}");
+                        return;
+                    }
+                },
+                Some(Ok(Message::Binary(bytes))) => match LatestAnswer::decode(&bytes) {
+                    Ok(answer) => service.handle_latest_answer(answer),
                     Err(error) => {
                         tracing::warn!("node {node}: a message is not understood: {error}");
                         return;

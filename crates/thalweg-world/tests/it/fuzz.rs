@@ -52,6 +52,7 @@ replayed!(
     rdma_link_channel,
     rnic_rings,
     serve_request,
+    service_latest,
     store_segment,
     verbs_manager,
     wire_header,
