@@ -35,7 +35,7 @@ pub(crate) struct LatestView {
     bytes: u64,
     /// Type of the payload, as in `run.json`.
     payload_type: String,
-    /// Kind of the contents, which are under the key of this name; `bytes` are not shown.
+    /// Kind of the contents, which `image`, `features` or `waveforms` has; `bytes` are not shown.
     kind: ViewKind,
     /// True if the data are of a model.
     is_simulated: bool,
