@@ -39,6 +39,8 @@ const UNCHANGED_STATUS_INTERVAL: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after which a service that receives nothing is given up.
 const SEND_TIME: Duration = Duration::from_secs(5);
+/// Bytes read at a time. They are cleared before each read, a hundred times a second.
+const READ_BUFFER_BYTES: usize = 4096;
 /// Environment variable of the token with which a node identifies itself.
 pub(crate) const TOKEN_VARIABLE: &str = "THALWEG_CONTROL_TOKEN";
 
@@ -128,6 +130,7 @@ impl ServiceAddress {
         let timeout_ms = u32::try_from(SEND_TIME.as_millis()).unwrap_or(u32::MAX);
         rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms).map_err(|error| error.to_string())?;
         let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER_BYTES)
             .max_message_size(Some(MAX_SERVICE_MESSAGE))
             .max_frame_size(Some(MAX_SERVICE_MESSAGE));
         let opened = tungstenite::client::client_with_config(self.request.clone(), stream, Some(config));
@@ -387,7 +390,7 @@ fn send_message(socket: &mut WebSocket<TcpStream>, message: &FromNode) -> Result
 
 /// Sends an answer as a message of two frames (RFC 6455, section 5.4): its head, and its numbers as they are.
 fn send_answer(socket: &mut WebSocket<TcpStream>, answer: &LatestAnswer) -> Result<(), Lost> {
-    let [head, numbers] = answer.encode();
+    let [head, numbers] = answer.encode_message();
     let frames = [
         Frame::message(head, OpCode::Data(Data::Binary), false),
         Frame::message(numbers, OpCode::Data(Data::Continue), true),

@@ -82,7 +82,7 @@ async fn exchange_messages(
                         return;
                     }
                 },
-                Some(Ok(Message::Binary(bytes))) => match LatestAnswer::decode(&bytes) {
+                Some(Ok(Message::Binary(bytes))) => match LatestAnswer::decode_message(&bytes) {
                     Ok(answer) => service.handle_latest_answer(answer),
                     Err(error) => {
                         tracing::warn!("node {node}: a message is not understood: {error}");

@@ -44,16 +44,16 @@ impl Fetched {
     }
 
     /// Returns whether a client that asked at a time can have this.
-    fn serves(&self, width: u32, asked: Instant) -> bool {
+    fn can_serve(&self, width: u32, asked: Instant) -> bool {
         self.width >= width && (self.at >= asked || self.is_fresh())
     }
 
     /// Returns the number of columns that the widest client has asked for.
-    fn widest(&self) -> u32 {
+    fn widest_request(&self) -> u32 {
         self.bodies.keys().next_back().map_or(0, |(width, _)| *width)
     }
 
-    fn body(&mut self, width: u32, form: LatestForm) -> Bytes {
+    fn body_in_form(&mut self, width: u32, form: LatestForm) -> Bytes {
         let body = self.bodies.entry((width, form));
         body.or_insert_with(|| form.body_of(self.fragment.as_ref().map(|latest| latest.in_columns(width)).as_ref()))
             .clone()
@@ -81,15 +81,15 @@ impl Service {
         let width = if width < WIDTH_STEP { width } else { width - width % WIDTH_STEP };
         let (place, asked) = (self.latest.place_of(source), Instant::now());
         let mut fetched = place.lock().await;
-        if let Some(fetched) = fetched.as_mut().filter(|fetched| fetched.serves(width, asked)) {
-            return Ok(fetched.body(width, form));
+        if let Some(fetched) = fetched.as_mut().filter(|fetched| fetched.can_serve(width, asked)) {
+            return Ok(fetched.body_in_form(width, form));
         }
         // The widest of those that asked for the last one asks for this one, too.
-        let widest = fetched.as_ref().map_or(0, Fetched::widest).max(width);
+        let widest = fetched.as_ref().map_or(0, Fetched::widest_request).max(width);
         let fragment = self.fetch_fragment(source, widest).await?;
         let bodies = BTreeMap::new();
         let fetched = fetched.insert(Fetched { fragment, width: widest, at: Instant::now(), bodies });
-        Ok(fetched.body(width, form))
+        Ok(fetched.body_in_form(width, form))
     }
 
     async fn fetch_fragment(&self, source: &str, width: u32) -> Result<Option<LatestFragment>, String> {

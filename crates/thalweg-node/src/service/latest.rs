@@ -119,7 +119,7 @@ pub enum AnswerError {
 
 impl LatestAnswer {
     /// Returns the message in two parts, of which the second one is not copied.
-    pub fn encode(&self) -> [Bytes; 2] {
+    pub fn encode_message(&self) -> [Bytes; 2] {
         let head = AnswerHead { id: self.id, fragment: self.fragment.as_ref().map(|fragment| fragment.head.clone()) };
         let numbers = self.fragment.as_ref().map(|fragment| fragment.numbers.clone()).unwrap_or_default();
         [prefixed_json(&head).into(), numbers]
@@ -129,7 +129,7 @@ impl LatestAnswer {
     ///
     /// # Errors
     /// The message is no answer.
-    pub fn decode(message: &Bytes) -> Result<Self, AnswerError> {
+    pub fn decode_message(message: &Bytes) -> Result<Self, AnswerError> {
         let short = || AnswerError::Short { message_bytes: message.len() };
         let (length, rest) = message.split_first_chunk::<PREFIX_BYTES>().ok_or_else(short)?;
         let head_bytes = u32::from_le_bytes(*length) as usize;
@@ -390,7 +390,7 @@ impl Extremes {
     }
 
     /// Returns both, NaN if there is none.
-    fn numbers(self) -> [f64; 2] {
+    fn both_numbers(self) -> [f64; 2] {
         if self.is_empty() { [f64::NAN; 2] } else { [self.least, self.greatest] }
     }
 }
@@ -416,7 +416,7 @@ fn find_extremes(element: Element, payload: &[u8], channels: usize, columns: usi
             }
         }
         for (channel, extremes) in extremes[..shown].iter().enumerate() {
-            put_extremes(&mut found, (channel, column), columns, extremes.numbers());
+            put_extremes(&mut found, (channel, column), columns, extremes.both_numbers());
         }
     }
     found
@@ -442,7 +442,7 @@ fn merge_columns(numbers: &[u8], columns: usize, limit: usize) -> Vec<u8> {
                 extremes.add_number(block[from]);
                 extremes.add_number(block[columns + from]);
             }
-            put_extremes(&mut merged, (channel, column), limit, extremes.numbers());
+            put_extremes(&mut merged, (channel, column), limit, extremes.both_numbers());
         }
     }
     merged
@@ -509,7 +509,7 @@ mod tests {
     }
 
     fn message(answer: &LatestAnswer) -> Bytes {
-        answer.encode().concat().into()
+        answer.encode_message().concat().into()
     }
 
     #[test]
@@ -581,15 +581,15 @@ mod tests {
         let whole = message(&LatestAnswer { id: 1, fragment });
         assert_eq!(whole.len() % 8, 6, "numbers are aligned");
         for length in 0..whole.len() {
-            LatestAnswer::decode(&whole.slice(..length)).unwrap_err();
+            LatestAnswer::decode_message(&whole.slice(..length)).unwrap_err();
         }
         let head = serde_json::json!({ "id": 1, "fragment": { "source": "a", "run": 1, "event": 1, "bytes": 1,
             "payload_type": 3, "is_simulated": true, "content": { "image": {
             "width": u32::MAX, "height": u32::MAX, "full_width": u32::MAX, "full_height": u32::MAX } } } });
-        let error = LatestAnswer::decode(&prefixed_json(&head).into()).unwrap_err();
+        let error = LatestAnswer::decode_message(&prefixed_json(&head).into()).unwrap_err();
         assert!(matches!(error, AnswerError::Numbers { number_bytes: 0 }), "{error}");
         let nothing = LatestAnswer { id: 5, fragment: None };
-        assert_eq!(LatestAnswer::decode(&message(&nothing)).unwrap(), nothing);
+        assert_eq!(LatestAnswer::decode_message(&message(&nothing)).unwrap(), nothing);
     }
 
     proptest! {
@@ -611,7 +611,7 @@ mod tests {
                 fragment.scaled_pixels();
                 fragment.waveforms();
                 let answer = LatestAnswer { id: 3, fragment: Some(fragment) };
-                prop_assert_eq!(LatestAnswer::decode(&message(&answer)).unwrap(), answer);
+                prop_assert_eq!(LatestAnswer::decode_message(&message(&answer)).unwrap(), answer);
             }
         }
     }

@@ -89,7 +89,7 @@ struct CopyRequest {
 
 impl CopyRequest {
     /// Returns the answer, if it is there.
-    fn result(&self, latest: Option<Arc<Sample>>, now: Instant) -> Option<Option<Arc<Sample>>> {
+    fn arrived_copy(&self, latest: Option<Arc<Sample>>, now: Instant) -> Option<Option<Arc<Sample>>> {
         let is_newer = match (&latest, &self.before) {
             (Some(latest), Some(before)) => !Arc::ptr_eq(latest, before),
             (latest, before) => latest.is_some() != before.is_some(),
@@ -129,7 +129,7 @@ impl LatestRequests {
                 }
                 return true;
             };
-            let Some(sample) = copy.result(handle.latest_sample(request.source), now) else { return true };
+            let Some(sample) = copy.arrived_copy(handle.latest_sample(request.source), now) else { return true };
             pace.end_copy(sample.as_ref().map_or(0, |sample| sample.payload.len()), now);
             let fragment = sample.map(|sample| LatestFragment::of_sample(&request.name, &sample, request.width));
             answers.push(LatestAnswer { id: request.id, fragment });
