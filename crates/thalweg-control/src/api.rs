@@ -13,7 +13,7 @@ use crate::experiment::Rejection;
 use crate::history::Columns;
 use crate::processes::ProcessAction;
 use crate::records::{Flag, NoteError, Quality, RunRecord};
-use crate::service::latest::{LatestForm, LatestView};
+use crate::service::latest::{LatestBytes, LatestForm, LatestView};
 use crate::service::{Service, unix_seconds};
 use crate::status::{ProcessView, Status};
 use axum::Json;
@@ -262,7 +262,7 @@ struct LatestQuery {
 #[utoipa::path(get, path = "/api/v1/latest/{source}", params(("source" = String, Path), LatestQuery), responses(
     (status = 200, description = "The fragment, or null", content(
         (Option<LatestView> = "application/json"),
-        (Vec<u8> = "application/octet-stream"),
+        (LatestBytes = "application/octet-stream"),
     )),
     (status = 404, description = "There is no such source", body = ErrorBody),
     Refusals,

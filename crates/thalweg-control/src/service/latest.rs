@@ -5,7 +5,7 @@ mod form;
 
 use super::Service;
 use axum::body::Bytes;
-pub(crate) use form::{LatestForm, LatestView};
+pub(crate) use form::{LatestBytes, LatestForm, LatestView};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

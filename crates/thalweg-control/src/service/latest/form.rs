@@ -20,6 +20,12 @@ pub(crate) enum LatestForm {
     Binary,
 }
 
+/// Latest fragment of a source, as [`LatestForm::Binary`] has it.
+#[derive(Debug, ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "it is there for the description of the interface")]
+pub(crate) struct LatestBytes(Bytes);
+
 /// Latest fragment of a source.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LatestView {
