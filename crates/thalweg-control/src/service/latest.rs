@@ -18,6 +18,8 @@ use tokio::sync::oneshot;
 const LATEST_TIME: Duration = Duration::from_secs(4);
 /// Time for which a fragment is the latest one: clients that ask meanwhile get the same.
 const FRESH_TIME: Duration = Duration::from_millis(80);
+/// Time for which a fragment is kept that no client asks for, and the width of the widest client with it.
+const KEEP_TIME: Duration = Duration::from_secs(1);
 /// Widths are multiples of this, so that clients whose windows are about as wide look at the same.
 const WIDTH_STEP: u32 = 64;
 
@@ -61,12 +63,13 @@ impl Fetched {
 }
 
 impl LatestFragments {
-    /// Returns the place of a source. Those that no client waits for are forgotten.
+    /// Returns the place of a source. Those that no client has asked for lately are forgotten.
     fn place_of(&self, source: &str) -> Shared {
         let mut places = self.0.lock();
         places.retain(|_, place| {
-            let is_fresh = || place.try_lock().is_ok_and(|fetched| fetched.as_ref().is_some_and(Fetched::is_fresh));
-            Arc::strong_count(place) > 1 || is_fresh()
+            let fetched = place.try_lock();
+            let is_kept = |fetched: &Fetched| fetched.at.elapsed() < KEEP_TIME;
+            Arc::strong_count(place) > 1 || fetched.is_ok_and(|fetched| fetched.as_ref().is_some_and(is_kept))
         });
         Arc::clone(places.entry(source.to_owned()).or_default())
     }
@@ -170,7 +173,7 @@ mod tests {
             assert_eq!((&view["image"]["width"], &view["image"]["full_width"]), (&128.into(), &256.into()));
         }
         assert!(messages.try_recv().is_err(), "it was asked once");
-        tokio::time::sleep(FRESH_TIME).await;
+        service.latest.place_of("adc").lock().await.as_mut().unwrap().at = Instant::now() - FRESH_TIME;
         let _narrow = ask(128);
         let Some(ToNode::Latest { width, .. }) = messages.recv().await else { panic!("the builder is asked again") };
         assert_eq!(width, 256, "the widest client is expected to ask again");
