@@ -1,4 +1,4 @@
-"""Satellite of Constellation in examples/constellation, driven by a real controller."""
+"""Satellite of Constellation in examples, driven by a real controller."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Constellation:
             "THALWEG_CONTROL_TOKEN": service.secrets["configure"],
         }
         self.log = folder / "satellite.log"
-        command = [sys.executable, ROOT / "examples/constellation/thalweg_run.py"]
+        command = [sys.executable, ROOT / "examples/constellation_satellite.py"]
         names = ["--group", group, "--name", "daq", "--interface", "lo"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([*command, *names], stdout=log, stderr=log, env=environment)
@@ -76,7 +76,7 @@ class Constellation:
     def end(self) -> None:
         """Ends the controller and the satellite."""
         self.controller.terminate()
-        self.listener.terminate()
+        self.listener.reentry()
         self.process.send_signal(signal.SIGINT)
         self.process.wait(PATIENCE_SECONDS)
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from control_service import PATIENCE_SECONDS, ControlService, free_port
+from control_service import PATIENCE_SECONDS, ControlService, free_port, wait_until
 
 import thalweg
 from thalweg.control import Control
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 DEVICE = "lab/daq/run"
 
@@ -86,13 +88,18 @@ class Events:
         self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ids = [device.subscribe_event(name, tango.EventType.CHANGE_EVENT, self._received.put) for name in names]
 
-    def until(self, name: str, value: object) -> None:
-        """Waits for an event in which an attribute has this value."""
+    def until(self, name: str, holds: Callable[[Any], bool]) -> None:
+        """Waits for an event in which the value of an attribute has a property."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            event = self._received.get(timeout=PATIENCE_SECONDS)
+            event = self._received.get(timeout=max(0.0, deadline - time.monotonic()))
             assert not event.err, event.errors
-            if event.attr_value.name.lower() == name.lower() and event.attr_value.value == value:
+            if event.attr_value.name.lower() == name.lower() and holds(event.attr_value.value):
                 return
+
+    def until_state(self, state: object) -> None:
+        """Waits for an event with this state."""
+        self.until("State", lambda value: value == state)
 
     def end(self) -> None:
         """Ends the subscriptions."""
@@ -106,28 +113,27 @@ def test_a_run_is_taken_by_a_device_proxy(service: ControlService, device: Any) 
     assert (device.state(), device.RunState.name) == (tango.DevState.OFF, "idle")
     service.arm()
     events = Events(device, "State", "RunState", "EventsPerSecond", "Adc0_BytesPerSecond")
-    events.until("State", tango.DevState.ON)
+    events.until_state(tango.DevState.ON)
     assert device.status() == service.status()["sentence"]
     device.NextNote = "by Tango"
     device.NextKind = "test"
     device.Start()
-    events.until("State", tango.DevState.RUNNING)
+    events.until_state(tango.DevState.RUNNING)
     run = service.status()["run"]
     assert (run["number"], run["kind"], run["note"]) == (device.RunNumber, "test", "by Tango")
-    service.wait_for(lambda status: status["totals"]["events_per_second"] > 0, "a rate")
-    while device.EventsPerSecond == 0 or device.Adc0_BytesPerSecond == 0:
-        events.until("EventsPerSecond", device.EventsPerSecond)
+    events.until("Adc0_BytesPerSecond", lambda rate: rate > 0)
+    events.until("EventsPerSecond", lambda rate: rate > 0)
     device.Pause()
-    events.until("State", tango.DevState.STANDBY)
+    events.until_state(tango.DevState.STANDBY)
     # A run is resumed, as by the PV `Acquire` of areaDetector.
     device.Acquire = True
-    events.until("State", tango.DevState.RUNNING)
+    events.until_state(tango.DevState.RUNNING)
     # Other clients' commands are seen, too: a new run without a gap.
     service.command("next")
     service.wait_for(lambda status: status["run"]["number"] == run["number"] + 1, "the next run")
     service.wait_for(lambda status: status["commands"]["stop"]["legal"], "running")
     device.Stop()
-    events.until("State", tango.DevState.ON)
+    events.until_state(tango.DevState.ON)
     events.end()
     record = Control(service.url, service.secrets["watch"]).runs()[0]
     assert (record["number"], record["state"]) == (device.RunNumber, "complete")
@@ -171,8 +177,14 @@ def test_the_device_goes_and_comes_with_the_service(service: ControlService, ser
     assert service.process.wait(PATIENCE_SECONDS) == 0
     service.begin()
     server.wait_for_name()
-    device.reconnect(True)
-    assert (device.state(), device.RunNumber) == (tango.DevState.RUNNING, number)
+
+    def state() -> object:
+        # A client connects again by itself, a second after an attempt that failed.
+        with contextlib.suppress(tango.DevFailed):
+            return device.state()
+
+    wait_until(lambda: state() == tango.DevState.RUNNING, "the device")
+    assert device.RunNumber == number
     service.wait_for(lambda status: status["commands"]["stop"]["legal"], "running")
     device.Stop()
     service.wait_for(lambda status: status["state"] == "armed", "the end of the run")
@@ -196,14 +208,59 @@ def test_options_that_mean_nothing_are_refused(
     assert problem in refused.log.read_text()
 
 
-def test_a_server_that_no_database_knows_is_an_error(service: ControlService, tmp_path: Path) -> None:
-    for module in ("fastcs", "tango"):
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[str]:
+    """Tango database of a test, as a value of TANGO_HOST."""
+    for module in ("fastcs", "tango", "databaseds"):
         pytest.importorskip(module, reason=f"{module} is not installed")
-    service.environment["TANGO_HOST"] = f"127.0.0.1:{free_port()}"
+    port = free_port()
+    command = [sys.executable, "-m", "databaseds.database", "2", "--host", "127.0.0.1", "--port", str(port)]
+    environment = os.environ | {"TANGO_HOST": f"127.0.0.1:{port}"}
+    with (tmp_path / "database.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+        )
+    assert process.stdout is not None
+    assert any("Ready to accept request" in line for line in process.stdout), (tmp_path / "database.log").read_text()
+    yield f"127.0.0.1:{port}"
+    process.terminate()
+    process.wait(PATIENCE_SECONDS)
+
+
+def test_a_tango_database_has_the_device(
+    service: ControlService, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tango
+
+    monkeypatch.setitem(service.environment, "TANGO_HOST", database)
+    # Without it, Tango would listen on all networks.
+    monkeypatch.setitem(service.environment, "ORBendPoint", "giop:tcp:127.0.0.1:")
     refused = Server(service, tmp_path)
     assert refused.process.wait(PATIENCE_SECONDS) == 1
-    (line,) = [line for line in refused.log.read_text().splitlines() if line.startswith("thalweg-ioc: ")]
-    assert line.startswith(f"thalweg-ioc: Tango does not serve {DEVICE}: ")
+    reason = "the Tango database does not have the device: tango_admin --add-server ThalwegRun/run ThalwegRun"
+    assert refused.log.read_text().endswith(f"thalweg-ioc: {reason} {DEVICE}\n")
+    host, port = database.split(":")
+    # As tango_admin does.
+    info = tango.DbDevInfo()
+    info.name, info._class, info.server = DEVICE, "ThalwegRun", "ThalwegRun/run"
+    tango.Database(host, port).add_device(info)
+    server = Server(service, tmp_path)
+    assert server.wait_for_name() == DEVICE
+    assert tango.DeviceProxy(f"tango://{database}/{DEVICE}").RunState.name == service.status()["state"]
+    server.end()
+
+
+def test_a_database_that_is_not_there_is_an_error(
+    service: ControlService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("fastcs", "tango"):
+        pytest.importorskip(module, reason=f"{module} is not installed")
+    monkeypatch.setitem(service.environment, "TANGO_HOST", f"127.0.0.1:{free_port()}")
+    refused = Server(service, tmp_path)
+    assert refused.process.wait(PATIENCE_SECONDS) == 1
+    line = refused.log.read_text().splitlines()[-1]
+    assert line.startswith("thalweg-ioc: no Tango database (")
+    assert line.endswith("set TANGO_HOST, or serve the device without one, with --listen HOST:PORT")
 
 
 def test_a_python_without_tango_is_named(service: ControlService, tmp_path: Path) -> None:
@@ -216,7 +273,5 @@ def test_a_python_without_tango_is_named(service: ControlService, tmp_path: Path
     }
     command = [sys.executable, "-m", "thalweg.ioc", service.url, "--tango", DEVICE]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert (ended.returncode, ended.stderr) == (
-        1,
-        "thalweg-ioc: Tango is not installed for this Python (No module named 'tango'): pip install thalweg[tango]\n",
-    )
+    reason = "Tango is not installed for this Python (No module named 'tango'): pip install thalweg[tango]"
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, f"thalweg-ioc: {reason}")

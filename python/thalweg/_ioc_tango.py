@@ -84,7 +84,6 @@ class TangoTransport(Transport):
         self.devices: list[RunDevice] = []
         self.attributes: list[tuple[str, Attribute[Any, Any]]] = []
         self.is_serving = asyncio.Event()
-        self._is_over = threading.Event()
 
     def connect(self, controller_apis: list[ControllerAPI], loop: asyncio.AbstractEventLoop) -> None:
         """Creates the device's class."""
@@ -102,17 +101,17 @@ class TangoTransport(Transport):
 
         def run_server() -> None:
             try:
-                # Its first argument is the name of a program, which Tango takes for that of the server.
-                tango.server.run(
-                    (self._class,),
-                    self._arguments(),
-                    msg_stream=None,
-                    event_loop=self._wait_for_end,
-                    pre_init_callback=allow_concurrent_requests,
-                    post_init_callback=lambda: self._loop.call_soon_threadsafe(self.is_serving.set),
-                    green_mode=tango.GreenMode.Synchronous,
-                    raises=True,
-                )
+                # Tango's library knows this thread then, and can end the server from it.
+                with tango.EnsureOmniThread():
+                    tango.server.run(
+                        (self._class,),
+                        self._arguments(),
+                        msg_stream=None,
+                        pre_init_callback=allow_concurrent_requests,
+                        post_init_callback=lambda: self._loop.call_soon_threadsafe(self.is_serving.set),
+                        green_mode=tango.GreenMode.Synchronous,
+                        raises=True,
+                    )
             except tango.DevFailed as error:
                 failure = RuntimeError(f"Tango does not serve {self.device}: {error.args[0].desc}")
                 self._loop.call_soon_threadsafe(thread_ended.set_exception, failure)
@@ -125,8 +124,9 @@ class TangoTransport(Transport):
 
     def close(self) -> None:
         """Ends the server."""
-        self._is_over.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            tango.Util.instance().get_dserver_device().kill()
+            self._thread.join()
 
     def _arguments(self) -> list[str]:
         instance = self.device.rpartition("/")[2]
@@ -134,13 +134,7 @@ class TangoTransport(Transport):
             return [SERVER, instance]
         return [SERVER, instance, "-nodb", "-dlist", self.device, "-ORBendPoint", f"giop:tcp:{self.listen}"]
 
-    def _wait_for_end(self) -> bool:
-        """Waits in Tango's loop of events, which goes on until this returns True."""
-        return self._is_over.wait(1.0)
-
-    def _sender_of_events(
-        self, name: str, attribute: AttrR[Any, Any]
-    ) -> Callable[[Any], Coroutine[None, None, None]]:
+    def _sender_of_events(self, name: str, attribute: AttrR[Any, Any]) -> Callable[[Any], Coroutine[None, None, None]]:
         async def send_events(value: Any) -> None:
             # Tango's library is called from its own threads, or from threads that it knows.
             with tango.EnsureOmniThread():
@@ -166,6 +160,8 @@ class TangoServer:
         if listen is not None and not re.fullmatch(r"[\w.-]*:\d{1,5}", listen):
             msg = f"'{listen}' is no address: write HOST:PORT, as 127.0.0.1:45450"
             raise ValueError(msg)
+        if listen is None:
+            require_registration(device)
         self.transport = TangoTransport(device, listen)
         self._url = control.url
 
@@ -181,6 +177,22 @@ class TangoServer:
     def close(self) -> None:
         """Ends the server."""
         self.transport.close()
+
+
+def require_registration(device: str) -> None:
+    """Raises ValueError if the Tango database cannot be reached, or does not have the device."""
+    server = f"{SERVER}/{device.rpartition('/')[2]}"
+    try:
+        devices = tango.Database().get_device_name(server, SERVER).value_string
+    except tango.DevFailed as error:
+        msg = (
+            f"no Tango database ({error.args[0].desc.strip()}): set TANGO_HOST, or serve the device without one, "
+            "with --listen HOST:PORT"
+        )
+        raise ValueError(msg) from error
+    if device.lower() not in (name.lower() for name in devices):
+        msg = f"the Tango database does not have the device: tango_admin --add-server {server} {SERVER} {device}"
+        raise ValueError(msg)
 
 
 def allow_concurrent_requests() -> None:

@@ -1,7 +1,7 @@
 """Front end of MIDAS whose run transitions drive the run control of Thalweg.
 
     export MIDASSYS=... PYTHONPATH=$MIDASSYS/python
-    python fethalweg.py            # -h HOST and -e EXPERIMENT, as all front ends of MIDAS
+    python midas_frontend.py          # -h HOST and -e EXPERIMENT, as all front ends of MIDAS
 
 | MIDAS | Thalweg |
 | --- | --- |
@@ -9,11 +9,11 @@
 | pause, resume | `pause`, `resume` |
 | end of run | `stop`; the transition ends when the run is on disk |
 
-A transition that Thalweg refuses is refused in MIDAS, with the service's own reason. An end of run is never refused: what
-is wrong with the run is a message and the alarm `Thalweg`, as it is for a run that ends without MIDAS.
+A transition that Thalweg refuses is refused in MIDAS, with the service's own reason. An end of run is never refused:
+what is wrong with the run is a message and the alarm `Thalweg`, as it is for a run that ends without MIDAS.
 
-While a run is under way, the equipment `Thalweg` sends an event each second: the bank THLG has, as doubles, the number of
-the run, the events built, those incomplete, fragments lost, events/s and bytes/s. They are in the history, too.
+While a run is under way, the equipment `Thalweg` sends an event each second: the bank THLG has, as doubles, the number
+of the run, the events built, those incomplete, fragments lost, events/s and bytes/s. They are in the history, too.
 
 The service is that of THALWEG_CONTROL_URL and THALWEG_CONTROL_TOKEN, or the last one of this user.
 
@@ -130,7 +130,9 @@ class RunFrontend(midas.frontend.FrontendBase):
                 self.control.command("stop")
                 status = self.control.wait_until(lambda status: status["run"] is None, RUN_END_SECONDS)
                 last = status["last_run"]
-                self.client.msg(ascii_text(f"run {last['number']} of Thalweg: {last['events']} events, {last['state']}"))
+                self.client.msg(
+                    ascii_text(f"run {last['number']} of Thalweg: {last['events']} events, {last['state']}")
+                )
                 if last["state"] != "complete":
                     self.run_equipment.raise_alarm(f"run {last['number']} is {last['state']}: {reasons_of(status)}")
             except (ControlError, TimeoutError) as error:

@@ -1,6 +1,6 @@
 """Satellite of Constellation whose transitions drive the run control of Thalweg.
 
-    python thalweg_run.py --group beamtest --name daq
+    python constellation_satellite.py --group beamtest --name daq
 
 The satellite is `ThalwegRun.daq`. Its section of the controller's configuration (both keys may be left out):
 
@@ -53,10 +53,12 @@ METRICS = {
 }
 
 
-class ThalwegRun(Satellite):
+class ThalwegRun(Satellite):  # type: ignore[no-untyped-call]
     """Run control of a Thalweg experiment."""
 
     control: Control
+    left_out: list[str]
+    """Names of the sources that runs are taken without."""
     number: int | None = None
     """Number of the run that this satellite has started, while it is under way."""
 
