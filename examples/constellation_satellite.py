@@ -53,7 +53,7 @@ METRICS = {
 }
 
 
-class ThalwegRun(Satellite):  # type: ignore[no-untyped-call]
+class ThalwegRun(Satellite):
     """Run control of a Thalweg experiment."""
 
     control: Control

@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import midas
-import midas.event
-import midas.frontend
+import midas  # pyright: ignore[reportMissingImports]
+import midas.event  # pyright: ignore[reportMissingImports]
+import midas.frontend  # pyright: ignore[reportMissingImports]
 
 from thalweg.control import Control, ControlError
 

@@ -60,7 +60,7 @@ class RunDevice(tango.server.Device):
     def init_device(self) -> None:
         """Shows the values of now, and sends events of all changes from here on."""
         super().init_device()
-        for name in ("State", "Status", *(name for name, attribute in self.served.attributes if is_read(attribute))):
+        for name in ("State", "Status", *(name for name, _ in self.served.readable)):
             self.set_change_event(name, True, False)
             self.set_archive_event(name, True, False)
         self.show_state()
@@ -69,9 +69,9 @@ class RunDevice(tango.server.Device):
 
     def show_state(self) -> None:
         """Shows the state of the experiment, and its sentence as Tango's status."""
-        attributes = self.served.root.attributes
-        self.set_state(STATES[attributes["state"].get().name])
-        self.set_status(attributes["sentence"].get() or attributes["state"].get().name)
+        shown = {name: attribute.get() for name, attribute in self.served.readable if name in ("RunState", "Sentence")}
+        self.set_state(STATES[shown["RunState"].name])
+        self.set_status(shown["Sentence"] or shown["RunState"].name)
 
 
 class TangoTransport(Transport):
@@ -82,17 +82,17 @@ class TangoTransport(Transport):
         self.device = device
         self.listen = listen
         self.devices: list[RunDevice] = []
-        self.attributes: list[tuple[str, Attribute[Any, Any]]] = []
+        self.readable: list[tuple[str, AttrR[Any, Any]]] = []
         self.is_serving = asyncio.Event()
 
     def connect(self, controller_apis: list[ControllerAPI], loop: asyncio.AbstractEventLoop) -> None:
         """Creates the device's class."""
-        (self.root,) = controller_apis
+        (root,) = controller_apis
         self._loop = loop
-        self.attributes = [(name, attribute) for name, _, attribute in device_attributes(self.root)]
-        self._class = device_class(self, loop)
-        for name, attribute in self.attributes:
-            if is_read(attribute):
+        self._class = device_class(self, root, loop)
+        for name, _, attribute in device_attributes(root):
+            if isinstance(attribute, AttrR):
+                self.readable.append((name, attribute))
                 attribute.add_on_update_callback(self._sender_of_events(name, attribute))
 
     async def serve(self) -> None:
@@ -200,11 +200,6 @@ def allow_concurrent_requests() -> None:
     tango.Util.instance().set_serial_model(tango.SerialModel.NO_SYNC)
 
 
-def is_read(attribute: Attribute[Any, Any]) -> bool:
-    """Returns whether an attribute has a value to read."""
-    return isinstance(attribute, AttrR)
-
-
 def device_attributes(root: ControllerAPI) -> Iterator[tuple[str, str, Attribute[Any, Any]]]:
     """Yields the attributes of a device: the name in Tango, the controller's name, the attribute."""
     for api in root.walk_api():
@@ -215,12 +210,12 @@ def device_attributes(root: ControllerAPI) -> Iterator[tuple[str, str, Attribute
             yield ("RunState" if name == "state" else f"{prefix}{snake_to_pascal(name)}"), name, attribute
 
 
-def device_class(transport: TangoTransport, loop: asyncio.AbstractEventLoop) -> type[RunDevice]:
+def device_class(transport: TangoTransport, root: ControllerAPI, loop: asyncio.AbstractEventLoop) -> type[RunDevice]:
     """Creates the class of a device with the controllers' attributes and commands."""
     members: dict[str, Any] = {"served": transport}
-    for tango_name, name, attribute in device_attributes(transport.root):
+    for tango_name, name, attribute in device_attributes(root):
         members[tango_name] = tango_attribute(tango_name, name, attribute, loop)
-    for name, command in transport.root.command_methods.items():
+    for name, command in root.command_methods.items():
         members[snake_to_pascal(name)] = tango_command(snake_to_pascal(name), command, loop)
     return type(SERVER, (RunDevice,), members)
 
