@@ -247,7 +247,9 @@ def test_a_tango_database_has_the_device(
     server = Server(service, tmp_path)
     assert server.wait_for_name() == DEVICE
     assert tango.DeviceProxy(f"tango://{database}/{DEVICE}").RunState.name == service.status()["state"]
-    server.end()
+    # As Tango's Astor ends servers.
+    tango.DeviceProxy(f"tango://{database}/dserver/ThalwegRun/run").Kill()
+    assert server.process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_database_that_is_not_there_is_an_error(

@@ -7,7 +7,9 @@ serves the same controllers.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 import threading
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
@@ -84,6 +86,7 @@ class TangoTransport(Transport):
         self.devices: list[RunDevice] = []
         self.readable: list[tuple[str, AttrR[Any, Any]]] = []
         self.is_serving = asyncio.Event()
+        self._is_closed = False
 
     def connect(self, controller_apis: list[ControllerAPI], loop: asyncio.AbstractEventLoop) -> None:
         """Creates the device's class."""
@@ -116,7 +119,9 @@ class TangoTransport(Transport):
                 failure = RuntimeError(f"Tango does not serve {self.device}: {error.args[0].desc}")
                 self._loop.call_soon_threadsafe(thread_ended.set_exception, failure)
             else:
-                self._loop.call_soon_threadsafe(thread_ended.set_result, None)
+                if not self._is_closed:
+                    # A client has given the command Kill of Tango's admin device: the program ends with its server.
+                    os.kill(os.getpid(), signal.SIGTERM)
 
         self._thread = threading.Thread(target=run_server, name="tango", daemon=True)
         self._thread.start()
@@ -124,6 +129,7 @@ class TangoTransport(Transport):
 
     def close(self) -> None:
         """Ends the server."""
+        self._is_closed = True
         if self._thread.is_alive():
             tango.Util.instance().get_dserver_device().kill()
             self._thread.join()
