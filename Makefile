@@ -61,6 +61,12 @@ check: ## A few minutes' part of it, for use while working
 gallery: setup release ## Draw the pictures of docs/gallery.md again, by the commands in it
 	@scripts/gallery.sh $(RELEASE)
 
+.PHONY: pictures
+pictures: setup ## Draw the pictures of docs/shift.md again, from the page of run control in a browser
+	@$(MAKE) --no-print-directory -j 2 build venv-test
+	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
+	@$(PYTHON) scripts/shift_pictures.py $(BUILT)/thalweg
+
 .PHONY: bench
 bench: setup release ## Measure beside the programs people use (ARGS="--quick" for a first look)
 	@$(RELEASE)/thalweg bench peers --install $(ARGS)

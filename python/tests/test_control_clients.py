@@ -398,7 +398,7 @@ def test_pvs_go_and_come_with_the_service_and_the_run_goes_on(armed: Service, pv
 
 
 def test_read_only_pvs_give_no_commands() -> None:
-    ioc = pytest.importorskip("thalweg.ioc", reason="fastcs is not installed", exc_type=ImportError)
+    ioc = pytest.importorskip("thalweg._run_controller", reason="fastcs is not installed", exc_type=ImportError)
     from fastcs.attributes import AttrW
 
     reasons = {name: {"legal": True, "reason": ""} for name in ("start", "stop", "resume")}
@@ -444,7 +444,7 @@ def answer(body: bytes, status: str = "200 OK") -> bytes:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_pixels_of_no_more_than_16_bits_are_got_back(seed: int) -> None:
-    ioc = pytest.importorskip("thalweg.ioc", reason="fastcs is not installed", exc_type=ImportError)
+    ioc = pytest.importorskip("thalweg._ioc_epics", reason="fastcs is not installed", exc_type=ImportError)
     random = np.random.default_rng(seed)
     least, most = sorted(random.integers(0, 1 << 16, 2))
     pixels = random.integers(least, most, (5, 7), endpoint=True)
