@@ -10,7 +10,7 @@ use crate::state::ExperimentState;
 use crate::status::{Status, TroubleLevel};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +18,9 @@ use utoipa::ToSchema;
 
 /// Number of alarms that are kept once they are over.
 const MAX_PAST_ALARMS: usize = 50;
+
+/// Kind of the alarms of hosts whose clock is not synchronised.
+pub(crate) const UNSYNCHRONIZED_CLOCK: &str = "unsynchronized-clock";
 
 /// An alarm.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -205,6 +208,14 @@ pub fn find_conditions(status: &Status, limits: &AlarmLimits, silent_seconds: &[
             conditions.push(Condition { id: format!("clock-offset:{}", clock.node), severity: Minor, text });
         }
     }
+    if limits.unsynchronized_clock {
+        let clocks = status.clocks.iter().filter(|clock| clock.is_synchronized == Some(false));
+        let hosts: BTreeSet<&str> = clocks.map(|clock| clock.host.as_str()).collect();
+        conditions.extend(hosts.into_iter().map(|host| {
+            let text = format!("the clock of {host} is not synchronised");
+            Condition { id: format!("{UNSYNCHRONIZED_CLOCK}:{host}"), severity: Minor, text }
+        }));
+    }
     conditions
 }
 
@@ -239,6 +250,28 @@ mod tests {
         ] {
             let status = Status { state, processes: vec![process.clone()], ..Status::default() };
             assert_eq!(find_conditions(&status, &AlarmLimits::default(), &[]).len(), count, "{state}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_not_synchronised_is_one_alarm_of_its_host_where_it_is_asked_for() {
+        let clock = |node: &str, host: &str, is_synchronized| crate::status::ClockView {
+            node: node.into(),
+            host: host.into(),
+            is_synchronized,
+            ..Default::default()
+        };
+        let clocks = vec![
+            clock("a", "one", Some(false)),
+            clock("b", "one", Some(false)),
+            clock("c", "two", Some(true)),
+            clock("d", "three", None),
+        ];
+        let status = Status { clocks, ..Status::default() };
+        for (asked, expected) in [(false, &[][..]), (true, &["unsynchronized-clock:one"][..])] {
+            let limits = AlarmLimits { unsynchronized_clock: asked, ..AlarmLimits::default() };
+            let conditions = find_conditions(&status, &limits, &[]);
+            assert_eq!(conditions.iter().map(|condition| condition.id.as_str()).collect::<Vec<_>>(), expected);
         }
     }
 

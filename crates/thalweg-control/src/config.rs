@@ -144,6 +144,8 @@ pub struct AlarmLimits {
     /// Difference between a host's clock and that of the service, beyond the way there.
     #[serde(with = "thalweg_text::duration")]
     pub clock_offset: Duration,
+    /// True if there is an alarm for a host whose clock is not synchronised.
+    pub unsynchronized_clock: bool,
     /// Time after which an alarm is over whose condition is not found any more.
     #[serde(with = "thalweg_text::duration")]
     pub hold: Duration,
@@ -156,6 +158,7 @@ impl Default for AlarmLimits {
             silent_source: Duration::from_secs(5),
             incomplete_share: 0.01,
             clock_offset: Duration::from_millis(500),
+            unsynchronized_clock: false,
             hold: Duration::from_secs(10),
         }
     }

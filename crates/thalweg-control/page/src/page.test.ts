@@ -107,6 +107,7 @@ test("the broken source comes first, in one row with its alarm; what is acknowle
       alarms: [
         { ...alarm, id: "disk", text: "the disk is full", is_acknowledged: true },
         { ...alarm, id: "source-silent:adc-3", text: "rate 0" },
+        { ...alarm, id: "unsynchronized-clock:f", severity: "minor", text: "the clock of f is not synchronized" },
       ],
     }),
   );

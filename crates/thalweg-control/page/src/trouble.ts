@@ -89,17 +89,23 @@ function clockTroubles(status: Status): Found[] {
     const nodes = clocks.map((clock) => formatText(clock.node)).join(", ");
     return {
       severity: "minor" as const,
-      subject: `clock of ${host}`,
+      subject: clockSubject(host),
       where: `(${nodes})`,
       text: offset > 0 ? `not synchronized, up to ${formatSeconds(offset)} off` : "not synchronized",
     };
   });
 }
 
+function clockSubject(host: string): string {
+  return `clock of ${host}`;
+}
+
 /** Ids of alarms end with the name of what they are about: `source-silent:adc-1`. */
 function subjectOf(alarm: Alarm): string {
   const colon = alarm.id.indexOf(":");
-  return colon < 0 ? "" : alarm.id.slice(colon + 1);
+  if (colon < 0) return "";
+  const name = alarm.id.slice(colon + 1);
+  return alarm.id.startsWith("unsynchronized-clock:") ? clockSubject(name) : name;
 }
 
 /** All troubles, worst first. An alarm about a thing in trouble shares its row. */

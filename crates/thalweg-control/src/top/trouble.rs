@@ -1,7 +1,7 @@
 //! Troubles of an experiment, in the order in which an operator should look at them. Pure: as on the page
 //! (`page/src/trouble.ts`).
 
-use crate::alarms::AlarmView;
+use crate::alarms::{AlarmView, UNSYNCHRONIZED_CLOCK};
 use crate::status::{Status, TroubleLevel};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -52,6 +52,8 @@ pub fn find_troubles(status: &Status) -> Vec<Trouble> {
     for alarm in status.alarms.iter().filter(|alarm| alarm.is_active) {
         // Ids end with the name of what the alarm is about: `source-silent:adc-1`.
         let (kind, subject) = alarm.id.split_once(':').unwrap_or((&alarm.id, ""));
+        let clock = clock_subject(subject);
+        let subject = if kind == UNSYNCHRONIZED_CLOCK { &clock } else { subject };
         if let Some(trouble) = troubles.iter_mut().find(|trouble| trouble.subject == subject) {
             trouble.severity = trouble.severity.max(alarm.severity);
             trouble.alarms.push(alarm.clone());
@@ -106,9 +108,13 @@ fn clock_troubles(status: &Status) -> Vec<Trouble> {
     }
     let troubles = offsets.into_iter().map(|(host, offset)| {
         let text = format!("it is not synchronised, {} off", format_seconds(offset));
-        Trouble::new(TroubleLevel::Minor, &format!("clock of {host}"), "", text)
+        Trouble::new(TroubleLevel::Minor, &clock_subject(host), "", text)
     });
     troubles.collect()
+}
+
+fn clock_subject(host: &str) -> String {
+    format!("clock of {host}")
 }
 
 #[cfg(test)]
