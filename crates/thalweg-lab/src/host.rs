@@ -4,7 +4,7 @@ use crate::LabError;
 use crate::network::{NAMESPACES, Namespace, Timing, delete_namespaces, run_batch};
 use crate::report::Report;
 use crate::rig::Rig;
-use crate::scenario::Scenario;
+use crate::scenario::{Carrier, Scenario};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn check_capabilities(scenario: &Scenario) -> Result<(), LabError> {
     let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let known = std::fs::read_to_string(path).map_err(LabError::file_error(path))?;
     let control = scenario.traffic.control.congestion;
-    if !known.split_whitespace().any(|name| name == control) {
+    if scenario.traffic.link == Carrier::Tcp && !known.split_whitespace().any(|name| name == control) {
         let why = format!(
             "this kernel has only {}; `thalweg cc load {control}` may add it, or use `--on virtual`",
             known.trim()

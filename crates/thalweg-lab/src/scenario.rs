@@ -129,9 +129,15 @@ pub enum Carrier {
     Tcp,
     /// Thalweg's frames over UDP, where only credits keep senders from overrunning the switch.
     Udp,
+    /// RDMA by iWARP over Linux's TCP, with the system's congestion control.
+    Rdma,
+    /// RDMA by EFE over UDP.
+    RdmaEfe,
 }
 
 impl Carrier {
+    const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Rdma, Self::RdmaEfe];
+
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
     fn is_tcp(&self) -> bool {
         *self == Self::Tcp
@@ -142,6 +148,8 @@ impl Carrier {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Rdma => "rdma",
+            Self::RdmaEfe => "rdma-efe",
         }
     }
 
@@ -151,6 +159,10 @@ impl Carrier {
             Self::Tcp => mtu - TCP_IP,
             // IPv4 (20), UDP (8), the header of a frame (64); pieces are whole cache lines.
             Self::Udp => (mtu - 92) / 64 * 64,
+            // Length and CRC of MPA (6), tagged header of DDP (14).
+            Self::Rdma => mtu - TCP_IP - 20,
+            // IPv4 (20), UDP (8), EFE (56), tagged header of DDP (14).
+            Self::RdmaEfe => mtu - 98,
         }
     }
 }
@@ -159,8 +171,10 @@ impl std::str::FromStr for Carrier {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = [Self::Tcp, Self::Udp].into_iter().find(|known| known.name() == text);
-        known.ok_or_else(|| format!("'{text}' is not a link of the laboratory's: use 'tcp' or 'udp'"))
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| {
+            format!("'{text}' is not a link of the laboratory's: use {}", Self::ALL.map(Self::name).join(", "))
+        })
     }
 }
 
@@ -514,9 +528,10 @@ fn check_traffic(traffic: &Traffic) -> Result<(), InvalidValue> {
         }
         _ => {}
     }
-    if traffic.link == Carrier::Udp && traffic.control != Control::default() {
-        let problem = "UDP has no congestion control: it needs control = \"credit\"";
-        return invalid_value("traffic.link", problem.into());
+    if traffic.link != Carrier::Tcp && traffic.control != Control::default() {
+        let problem =
+            format!("'{}' has no congestion control to choose: it needs control = \"credit\"", traffic.link.name());
+        return invalid_value("traffic.link", problem);
     }
     if traffic.cross > 64 {
         return invalid_value("traffic.cross", format!("{}: it must be at most 64", traffic.cross));

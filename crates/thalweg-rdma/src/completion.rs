@@ -239,11 +239,13 @@ impl CompletionQueue {
     pub fn poll_one(&self) -> Result<Option<Completion>, PollError> {
         let mut state = self.inner.state.lock();
         if let Some(completion) = state.take_entry()? {
+            state.empty_polls = 0;
             return Ok(Some(completion));
         }
         if self.inner.device.make_progress()
             && let Some(completion) = state.take_entry()?
         {
+            state.empty_polls = 0;
             return Ok(Some(completion));
         }
         self.inner.device.note_empty_poll();

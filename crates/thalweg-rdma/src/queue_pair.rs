@@ -491,7 +491,13 @@ impl QueuePair {
             let command = Command::ModifyQueuePair { queue: self.inner.number, state, attributes };
             device.call_for_done(command, Vec::new())?;
         }
-        self.note_state(state);
+        if state == QueueState::Init {
+            // From INIT, only attributes are set: requests may be posted since a connection was accepted, or came up.
+            let (reset, init) = (QueueState::Reset as u8, state as u8);
+            let _ = self.inner.state.compare_exchange(reset, init, Ordering::Relaxed, Ordering::Relaxed);
+        } else {
+            self.note_state(state);
+        }
         Ok(())
     }
 

@@ -189,20 +189,26 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
 pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, new: *mut IbvQpAttr, mask: c_int) -> c_int {
     // SAFETY: see the crate's documentation.
     let (pair, new, state) = unsafe { (pair_of(qp), &*new, context_state((*qp).context)) };
-    let Ok((present, _)) = pair.queue.query_state() else { return libc::EIO };
+    let mut done = modify_pair(pair, state.rnic.transport, new, mask);
+    if done.is_err() && mask & attr_mask::STATE == 0 {
+        // The present state is meant. A connection that has come up in between has changed it.
+        done = modify_pair(pair, state.rnic.transport, new, mask);
+    }
+    done.err().unwrap_or(0)
+}
+
+fn modify_pair(pair: &Pair, transport: Transport, new: &IbvQpAttr, mask: c_int) -> Result<(), c_int> {
+    let (present, _) = pair.queue.query_state().map_err(|_| libc::EIO)?;
     let target = match (mask & attr_mask::STATE != 0).then_some(new.qp_state) {
         None => present,
-        Some(number) => match state_of(number) {
-            Some(target) => target,
-            None => return libc::EINVAL,
-        },
+        Some(number) => state_of(number).ok_or(libc::EINVAL)?,
     };
     let enters_receiving = target == QueueState::ReadyToReceive && present == QueueState::Init;
     if enters_receiving {
         // By number; an iWARP adapter connects by its connection manager alone.
         let needed = attr_mask::AV | attr_mask::DEST_QPN;
-        if mask & needed != needed || state.rnic.transport != Transport::Efe {
-            return libc::EINVAL;
+        if mask & needed != needed || transport != Transport::Efe {
+            return Err(libc::EINVAL);
         }
     }
     let mut kept = pair.attributes.lock();
@@ -214,18 +220,16 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, new: *mut IbvQpAttr, m
     }
     // An iWARP adapter drains the queue when librdmacm disconnects: after the peer has, there is nothing to drain.
     if target == QueueState::SendDrained && present == QueueState::Error {
-        return 0;
+        return Ok(());
     }
     let is_no_change = target == present && !matches!(present, QueueState::Init | QueueState::ReadyToSend);
     if !is_no_change {
         let names_peer = enters_receiving || (attributes.dest_qp_num != 0 && target == QueueState::ReadyToSend);
         let queue_attributes = queue_attributes(&attributes, names_peer);
-        if let Err(error) = pair.queue.modify_state(target, Some(queue_attributes)) {
-            return error_number(&error);
-        }
+        pair.queue.modify_state(target, Some(queue_attributes)).map_err(|error| error_number(&error))?;
     }
     *kept = attributes;
-    0
+    Ok(())
 }
 
 fn queue_attributes(attributes: &IbvQpAttr, names_peer: bool) -> QueueAttributes {

@@ -10,4 +10,5 @@ mod operations;
 mod processes;
 mod remote;
 mod setup;
+mod system_calls;
 mod waiting;

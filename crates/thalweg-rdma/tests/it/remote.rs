@@ -68,6 +68,38 @@ fn a_peer_that_comes_between_two_listeners_at_an_address_is_served_by_the_second
 }
 
 #[test]
+fn requests_are_posted_as_soon_as_a_connection_is_accepted() {
+    // Their time stands still, but in the calls that drive them.
+    let open = || Device::open_embedded(Limits::default()).unwrap();
+    let (near, far) = (party(&open(), &Options::default()), party(&open(), &Options::default()));
+    let listener = far.device.listen_over(Transport::Efe, anywhere(), 4).unwrap();
+    let (address, parameters) = (listener.local_address(), ConnectionParameters::default());
+    let connecting = near.queue.begin_connect(Transport::Efe, address, parameters.clone()).unwrap();
+    near.queue.post_receive(1, &[near.buffer.sge(0, 8)]).unwrap();
+    let mut request = None;
+    wait_until("the request", || {
+        near.device.make_progress();
+        far.device.make_progress();
+        request = listener.wait_for_request(Duration::ZERO).unwrap();
+        request.is_some()
+    });
+    let accepting = request.unwrap().begin_accept(&far.queue, parameters).unwrap();
+    // perftest sets the rights of its queue pair only now.
+    let attributes = QueueAttributes { access: Access::REMOTE, ..QueueAttributes::default() };
+    far.queue.modify_state(QueueState::Init, Some(attributes)).unwrap();
+    far.send(2, Work::Send { data: Data::Inline(b"early"), immediate: None });
+    let mut arrived = None;
+    wait_until("the message", || {
+        far.device.make_progress();
+        arrived = near.completions.poll_one().unwrap();
+        arrived.is_some()
+    });
+    assert_eq!(arrived.unwrap().transferred_bytes(), 5);
+    assert!(matches!(accepting.next_event().unwrap(), Some(ConnectionEvent::Established { .. })));
+    assert!(matches!(connecting.next_event().unwrap(), Some(ConnectionEvent::Established { .. })));
+}
+
+#[test]
 fn every_operation_goes_to_another_rnic() {
     TRANSPORTS.into_iter().for_each(every_operation_goes_to_another_rnic_over);
 }

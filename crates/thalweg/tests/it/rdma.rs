@@ -6,6 +6,9 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use thalweg_link::LinkKind;
+use thalweg_link_conformance::{Medium, link_conformance};
+use thalweg_rdma_link::register_links;
 use thalweg_testing::skip::skipped;
 
 /// Programs that connect by themselves: arguments at both ends, and the option by which they take a port.
@@ -195,6 +198,66 @@ fn nodes_use_the_rdma_device_that_has_their_address() {
     }
 }
 
+/// A link over the device of the process.
+struct OverDevice;
+
+impl Medium for OverDevice {
+    /// By EFE, the last messages of a peer that dies may be lost.
+    fn is_faithful(&self) -> bool {
+        false
+    }
+
+    fn link_kind(&self) -> LinkKind {
+        register_links().device
+    }
+
+    fn listen_directory(&self) -> &Path {
+        Path::new("/")
+    }
+}
+
+/// Story that this test program plays, when it is started by itself.
+const STORY: &str = "THALWEG_TEST_STORY";
+
+macro_rules! stories_over_device {
+    ($($story:ident)*) => {
+        pub(super) const STORIES: &[&str] = &[$(stringify!($story)),*];
+
+        /// The process that has the device: does nothing unless a test starts it.
+        #[test]
+        fn a_story_over_the_device() {
+            match std::env::var(STORY).as_deref() {
+                Err(_) => {}
+                $(Ok(stringify!($story)) => thalweg_link_conformance::$story(OverDevice),)*
+                Ok(other) => panic!("no story is named {other}"),
+            }
+        }
+    };
+}
+
+link_conformance!(mod device;, stories_over_device);
+
+#[test]
+fn links_over_the_rdma_device_conform() {
+    if !verbs_are_installed() {
+        return skipped("libibverbs1: not installed");
+    }
+    let play = |transport, story: &&str| {
+        let mut command = on_rnic(transport);
+        command.arg("--").arg(std::env::current_exe().unwrap()).env(STORY, story);
+        let output = command.args(["rdma::device::a_story_over_the_device", "--exact"]).output().unwrap();
+        let outcome = match output.status.success() {
+            true => Outcome::Passed,
+            false => Outcome::Failed(describe(&output)),
+        };
+        (format!("{story} ({transport})"), outcome)
+    };
+    let stories = device::STORIES;
+    check_table(
+        ["efe", "iwarp"].iter().flat_map(|transport| stories.iter().map(move |story| play(transport, story))).collect(),
+    );
+}
+
 #[test]
 fn what_cannot_be_run_is_said_and_codes_are_passed_on() {
     let code = |words: &[&str]| {
@@ -217,7 +280,7 @@ fn what_cannot_be_run_is_said_and_codes_are_passed_on() {
 }
 
 /// Returns whether the linker finds libibverbs.
-fn verbs_are_installed() -> bool {
+pub(crate) fn verbs_are_installed() -> bool {
     let output = Command::new("/sbin/ldconfig").arg("-p").output();
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("libibverbs.so.1"))
 }

@@ -103,8 +103,8 @@ struct Incast {
     /// vegas, veno, westwood, reno, bbr, dctcp
     #[arg(long, default_value_t)]
     control: Control,
-    /// Link that carries it: tcp, or udp with credit only
-    #[arg(long, value_name = "tcp|udp", default_value = "tcp")]
+    /// Link that carries it: tcp; with credit only, udp, rdma or rdma-efe
+    #[arg(long, value_name = "tcp|udp|rdma|rdma-efe", default_value = "tcp")]
     link: Carrier,
     /// From one event to the next; without it sources always have more
     #[arg(long, value_parser = parse_duration)]

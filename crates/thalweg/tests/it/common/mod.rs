@@ -74,8 +74,11 @@ pub(crate) enum Link {
     Rdma,
     /// RDMA by EFE over UDP.
     RdmaEfe,
+    /// RDMA by the device of `thalweg rdma run`.
+    RdmaDevice,
 }
 
+/// Those that need nothing to be installed.
 pub(crate) const LINKS: [Link; 5] = [Link::Tcp, Link::Udp, Link::Shm, Link::Rdma, Link::RdmaEfe];
 
 impl Link {
@@ -87,6 +90,7 @@ impl Link {
             Self::Shm => "shm",
             Self::Rdma => "rdma",
             Self::RdmaEfe => "rdma-efe",
+            Self::RdmaDevice => "rdma-device",
         }
     }
 }
@@ -138,6 +142,7 @@ pub(crate) struct System {
     /// Keeps the ports ours until the builders listen on them.
     _ports: Vec<OwnedFd>,
     pub(crate) addresses: Vec<String>,
+    link: Link,
     plan: String,
 }
 
@@ -150,7 +155,7 @@ impl System {
         let addresses: Vec<String> = (0..plan.builders)
             .map(|index| match plan.link {
                 Link::Shm => format!("shm:{}", sockets.path().join(format!("{index}.sock")).display()),
-                Link::Tcp | Link::Rdma | Link::Udp | Link::RdmaEfe => {
+                Link::Tcp | Link::Rdma | Link::Udp | Link::RdmaEfe | Link::RdmaDevice => {
                     let is_tcp = matches!(plan.link, Link::Tcp | Link::Rdma);
                     let (port, address) = if is_tcp { reserve_port() } else { reserve_udp_port() };
                     ports.push(port);
@@ -158,7 +163,7 @@ impl System {
                 }
             })
             .collect();
-        let system = Self { directory, _sockets: sockets, _ports: ports, plan: text(plan), addresses };
+        let system = Self { directory, _sockets: sockets, _ports: ports, link: plan.link, plan: text(plan), addresses };
         system.write("topology.toml", &system.addresses);
         system
     }
@@ -212,6 +217,9 @@ impl System {
 
     fn node_of(&self, name: &str, topology: &Path) -> Node {
         let mut command = thalweg();
+        if self.link == Link::RdmaDevice {
+            command.args(["rdma", "run", "--address", "127.0.0.1", "--", env!("CARGO_BIN_EXE_thalweg")]);
+        }
         command.args(["--json", "-v", "node", name]).arg(topology);
         Node::start(name, command)
     }

@@ -10,70 +10,82 @@ const PACED: &str = "rate = 2000.0";
 
 #[test]
 fn a_source_that_dies_is_named_and_the_others_lose_nothing() {
-    at_once(LINKS, |link| {
-        let system = System::new(&Plan { link, source: PACED, run: "timeout = \"20s\"", builder: QUICK, ..PLAN });
-        let mut builder = system.builder();
-        let mut sources = system.sources([0, 1, 2]);
-        builder.wait_for("recording");
-        await_events(&system.run_directory(), 100);
-
-        let victim = sources.remove(1).kill();
-        assert_eq!(victim.code(), None);
-        // The run goes on without it, and says of each event that it is missing.
-        let mut incomplete = 0;
-        follow_until(&system.run_directory(), |_, event| {
-            incomplete += u64::from(event.status == thalweg_store::EventStatus::Incomplete);
-            incomplete == 50
-        });
-        // Over EFE, a death is found by silence, which may be longer than the deadline of events.
-        builder.wait_for("connection ended");
-        // One that is started anew knows nothing of this run.
-        system.node("source1").finish().failed_saying("can take part in the next");
-
-        builder.interrupt();
-        let report = builder.finish().report(1);
-        assert_eq!(report["state"], "INCOMPLETE");
-        assert!(reasons(&report).contains("source 1.1 (source1) sent no final counters"), "{report:#}");
-        check_books(&report);
-        check_recorded(&report, "1.0");
-        check_recorded(&report, "1.2");
-        all_succeed(sources);
-        let verified = check_intact(&system.run_directory());
-        assert!(matches!(verified.verdict, Verdict::Incomplete { reasons } if reasons.concat().contains("source1")));
-        let contents = check_samples(&system.run_directory());
-        assert_eq!(contents.events, number(&report, "/events/built"));
-        assert_eq!(contents.incomplete, number(&report, "/events/incomplete"));
-        let recorded = ["1.0", "1.1", "1.2"].map(|source| entry(&report, source)["recorded"].as_u64().unwrap());
-        assert_eq!(contents.fragments, recorded.iter().sum::<u64>());
-    });
+    at_once(LINKS, kill_source);
 }
 
 #[test]
 fn a_builder_that_dies_leaves_a_run_that_can_be_read_to_its_last_whole_block() {
-    // How long sources look for the one that died; it waits for them as long.
-    at_once(LINKS, |link| {
-        let system = System::new(&Plan { link, source: PACED, run: "timeout = \"5s\"", ..PLAN });
-        let mut builder = system.builder();
-        let sources = system.sources([0, 1, 2]);
-        builder.wait_for("recording");
-        await_events(&system.run_directory(), 200);
-        builder.kill();
-        for source in sources {
-            source.finish().failed_saying("no builder at");
-        }
+    at_once(LINKS, kill_builder);
+}
 
-        let run = Run::open(system.run_directory()).unwrap();
-        assert_eq!(run.run_info().state, RunState::Open);
-        assert_eq!(run.writer_life(), Some(WriterLife::Gone));
-        assert!(run.recovery_point().is_some_and(|recovery| recovery.is_end), "{:?}", run.recovery_point());
-        let contents = check_samples(&system.run_directory());
-        assert!(contents.events >= 200, "what a reader saw is still there: {contents:?}");
-        let expected = Contents { incomplete: 0, first: 0, last: contents.events - 1, ..contents };
-        assert_eq!(contents, expected);
-        let verified = check_intact(&system.run_directory());
-        assert_eq!(verified.verdict, Verdict::Recovered);
-        assert_eq!(verified.events, contents.events);
+#[test]
+fn nodes_that_die_on_an_rdma_device_are_noticed() {
+    if !crate::rdma::verbs_are_installed() {
+        return thalweg_testing::skip::skipped("libibverbs1: not installed");
+    }
+    at_once([kill_source, kill_builder], |kill_node| kill_node(Link::RdmaDevice));
+}
+
+fn kill_source(link: Link) {
+    let system = System::new(&Plan { link, source: PACED, run: "timeout = \"20s\"", builder: QUICK, ..PLAN });
+    let mut builder = system.builder();
+    let mut sources = system.sources([0, 1, 2]);
+    builder.wait_for("recording");
+    await_events(&system.run_directory(), 100);
+
+    let victim = sources.remove(1).kill();
+    assert_eq!(victim.code(), None);
+    // The run goes on without it, and says of each event that it is missing.
+    let mut incomplete = 0;
+    follow_until(&system.run_directory(), |_, event| {
+        incomplete += u64::from(event.status == thalweg_store::EventStatus::Incomplete);
+        incomplete == 50
     });
+    // Over EFE, a death is found by silence, which may be longer than the deadline of events.
+    builder.wait_for("connection ended");
+    // One that is started anew knows nothing of this run.
+    system.node("source1").finish().failed_saying("can take part in the next");
+
+    builder.interrupt();
+    let report = builder.finish().report(1);
+    assert_eq!(report["state"], "INCOMPLETE");
+    assert!(reasons(&report).contains("source 1.1 (source1) sent no final counters"), "{report:#}");
+    check_books(&report);
+    check_recorded(&report, "1.0");
+    check_recorded(&report, "1.2");
+    all_succeed(sources);
+    let verified = check_intact(&system.run_directory());
+    assert!(matches!(verified.verdict, Verdict::Incomplete { reasons } if reasons.concat().contains("source1")));
+    let contents = check_samples(&system.run_directory());
+    assert_eq!(contents.events, number(&report, "/events/built"));
+    assert_eq!(contents.incomplete, number(&report, "/events/incomplete"));
+    let recorded = ["1.0", "1.1", "1.2"].map(|source| entry(&report, source)["recorded"].as_u64().unwrap());
+    assert_eq!(contents.fragments, recorded.iter().sum::<u64>());
+}
+
+fn kill_builder(link: Link) {
+    // How long sources look for the one that died; it waits for them as long.
+    let system = System::new(&Plan { link, source: PACED, run: "timeout = \"5s\"", ..PLAN });
+    let mut builder = system.builder();
+    let sources = system.sources([0, 1, 2]);
+    builder.wait_for("recording");
+    await_events(&system.run_directory(), 200);
+    builder.kill();
+    for source in sources {
+        source.finish().failed_saying("no builder at");
+    }
+
+    let run = Run::open(system.run_directory()).unwrap();
+    assert_eq!(run.run_info().state, RunState::Open);
+    assert_eq!(run.writer_life(), Some(WriterLife::Gone));
+    assert!(run.recovery_point().is_some_and(|recovery| recovery.is_end), "{:?}", run.recovery_point());
+    let contents = check_samples(&system.run_directory());
+    assert!(contents.events >= 200, "what a reader saw is still there: {contents:?}");
+    let expected = Contents { incomplete: 0, first: 0, last: contents.events - 1, ..contents };
+    assert_eq!(contents, expected);
+    let verified = check_intact(&system.run_directory());
+    assert_eq!(verified.verdict, Verdict::Recovered);
+    assert_eq!(verified.events, contents.events);
 }
 
 /// Runs 300 events of 64 KiB, with the cuts between source 1 and the builder.

@@ -100,7 +100,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
             silent.push(match link {
                 Link::Shm => std::os::unix::net::UnixStream::connect(place).unwrap().into(),
                 Link::Tcp | Link::Rdma => std::net::TcpStream::connect(place).unwrap().into(),
-                Link::Udp | Link::RdmaEfe => {
+                Link::Udp | Link::RdmaEfe | Link::RdmaDevice => {
                     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
                     socket.send_to(b"?", place).unwrap();
                     socket.into()

@@ -37,7 +37,7 @@ fn every_sample_of_every_source_is_on_disk() {
         match link {
             Link::Udp => assert!((1.0..1.01).contains(&copies), "the kernel copies each payload once: {copies}"),
             Link::Rdma | Link::RdmaEfe => assert!(copies >= 1.0, "the RNIC and the kernel copy each payload: {copies}"),
-            Link::Tcp | Link::Shm => assert_eq!(copies, 0.0, "a source never copies a payload"),
+            Link::Tcp | Link::Shm | Link::RdmaDevice => assert_eq!(copies, 0.0, "a source never copies a payload"),
         }
         let datagrams = report.pointer("/datagrams/received").and_then(serde_json::Value::as_u64);
         assert_eq!(datagrams.is_some_and(|datagrams| datagrams > 3 * 200), link == Link::Udp, "{report:#}");
