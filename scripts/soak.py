@@ -4,7 +4,7 @@
 Each is `thalweg demo` over one link: three model ADCs (simulated), without recording. It has passed if every fragment
 is accounted for, no event is incomplete, and the memory of all processes together (their proportional share,
 smaps_rollup of proc(5)) does not grow from the second tenth of the time (of a short one: from a later one) to the last
-by more than a hundredth and 4 MiB.
+by more than a hundredth and 4 MiB, and the number of their open files does not grow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 UNITS = {"ms": 0.001, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
-LINKS = "shm,tcp,udp,af-xdp,dpdk"
+LINKS = "shm,tcp,udp,rdma,rdma-efe,af-xdp,dpdk"
 MIB = 1 << 20
 
 
@@ -58,6 +58,17 @@ def memory(pid: int) -> int:
     return total
 
 
+def open_files(pid: int) -> int:
+    """Open file descriptors of a process and all below it."""
+    total = 0
+    for member in family(pid):
+        try:
+            total += len(os.listdir(f"/proc/{member}/fd"))
+        except OSError:
+            continue
+    return total
+
+
 def tenth_from(seen: list[tuple[float, int]], begin: float, tenth: float) -> float:
     """The median of what was seen in a tenth of the time, or what was seen last before its end."""
     part = [size for at, size in seen if begin <= at < begin + tenth]
@@ -70,12 +81,14 @@ def soak(program: str, link: str, lasting: float, arguments: list[str]) -> str |
     begun = time.monotonic()
     process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
     seen: list[tuple[float, int]] = []
+    files: list[tuple[float, int]] = []
     every = min(10.0, max(0.05, lasting / 200))
     while process.poll() is None:
         if time.monotonic() - begun > lasting + 120:
             process.kill()
             return "it did not end by itself"
         seen.append((time.monotonic(), memory(process.pid)))
+        files.append((time.monotonic(), open_files(process.pid)))
         time.sleep(every)
     ended = time.monotonic()
     output = process.stdout.read() if process.stdout else ""
@@ -85,20 +98,23 @@ def soak(program: str, link: str, lasting: float, arguments: list[str]) -> str |
     # The time begins with the run, not when the processes are started. A tenth later, or on a busy machine a second,
     # all memory has been touched once.
     begin, tenth = ended - lasting, lasting / 10
-    first = tenth_from(seen, begin + max(tenth, min(1.0, lasting / 2)), tenth)
-    last = tenth_from(seen, begin + 8 * tenth, tenth)
+    from_first, from_last = begin + max(tenth, min(1.0, lasting / 2)), begin + 8 * tenth
+    first, last = (tenth_from(seen, start, tenth) for start in (from_first, from_last))
+    files_first, files_last = (tenth_from(files, start, tenth) for start in (from_first, from_last))
     ledger, events = report["ledger"], report["events"]
     rate = report["goodput_bits_per_second"] / 1e9
     print(
         f"{link:8} {report['seconds']:10.1f} s {rate:8.2f} Gbit/s {events['built']:12} events"
         f" {events['incomplete']:6} incomplete {ledger['unaccounted']:6} unaccounted"
-        f" {first / MIB:8.1f} MiB, then {last / MIB:8.1f}",
+        f" {first / MIB:8.1f} MiB, then {last / MIB:8.1f}; {files_first:.0f} files open, then {files_last:.0f}",
         flush=True,
     )
     if report["state"] != "COMPLETE" or events["incomplete"] or ledger["unaccounted"] or not events["built"]:
         return f"{report['state']}: {'; '.join(map(str, report['reasons'])) or 'see its books'}"
     if last > first * 1.01 + 4 * MIB:
         return "its memory has grown"
+    if files_last > files_first:
+        return "more files are open"
     return None
 
 

@@ -221,6 +221,11 @@ impl PeerConnection {
         let failed = std::iter::once(done).chain(self.waiting.drain(..));
         let culprit = failed.into_iter().find(|done| !done.is_success() && done.status() != Status::Flushed);
         if let Some(done) = culprit {
+            if done.status() == Status::RetryExceeded {
+                // A device has given up a peer that does not answer.
+                tracing::info!("{} has ended: {done}", self.name());
+                return LinkError::Closed;
+            }
             return match done.fault().map(|fault| fault.side) {
                 Some(Side::Remote) => LinkError::Protocol(format!("{}: {done}", self.name())),
                 _ => LinkError::Io { doing: self.name(), error: io::Error::other(done.to_string()) },

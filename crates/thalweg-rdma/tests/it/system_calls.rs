@@ -25,7 +25,7 @@ fn a_million_writes() {
     let Ok(place) = std::env::var(PLACE) else { return };
     let (near, far) = pair(if place == "thread" { Arrangement::Thread } else { Arrangement::Embedded });
     let (data, to) = ([near.buffer.sge(0, 1)], far.at(0));
-    parent_id();
+    let _ = parent_id();
     let (mut posted, mut completed) = (0, 0);
     while completed < WRITES {
         while posted < WRITES && posted - completed < OUTSTANDING {
@@ -37,7 +37,7 @@ fn a_million_writes() {
             completed += 1;
         }
     }
-    parent_id();
+    let _ = parent_id();
 }
 
 /// Returns the system calls of a million writes: of the thread that posts and polls.
