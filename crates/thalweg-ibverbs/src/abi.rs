@@ -340,6 +340,7 @@ pub struct IbvQpInitAttrEx {
 
 /// Bits of `ibv_qp_init_attr_ex.comp_mask`.
 pub const QP_INIT_PD: u32 = 1;
+pub const QP_INIT_CREATE_FLAGS: u32 = 1 << 2;
 pub const QP_INIT_SEND_OPS: u32 = 1 << 6;
 
 /// Reliable connected queue pairs.

@@ -1,8 +1,8 @@
 //! Queue pairs: creation, states, attributes.
 
 use crate::abi::{
-    IbvAhAttr, IbvContext, IbvPd, IbvQp, IbvQpAttr, IbvQpCap, IbvQpInitAttr, IbvQpInitAttrEx, QP_INIT_PD,
-    QP_INIT_SEND_OPS, QPT_RC, VerbsQp, attr_mask, qp_state,
+    IbvAhAttr, IbvContext, IbvPd, IbvQp, IbvQpAttr, IbvQpCap, IbvQpInitAttr, IbvQpInitAttrEx, QP_INIT_CREATE_FLAGS,
+    QP_INIT_PD, QP_INIT_SEND_OPS, QPT_RC, VerbsQp, attr_mask, qp_state,
 };
 use crate::completion::queue_of;
 use crate::extended::{Batch, set_request_calls};
@@ -52,7 +52,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 ) -> *mut IbvQp {
     // SAFETY: see the crate's documentation.
     let attributes = unsafe { &mut *attributes };
-    if attributes.comp_mask & !(QP_INIT_PD | QP_INIT_SEND_OPS) != 0 {
+    // Flags may be named, and none of them set.
+    let has_flags = attributes.comp_mask & QP_INIT_CREATE_FLAGS != 0 && attributes.create_flags != 0;
+    if has_flags || attributes.comp_mask & !(QP_INIT_PD | QP_INIT_CREATE_FLAGS | QP_INIT_SEND_OPS) != 0 {
         return fail_null(libc::EOPNOTSUPP);
     }
     if attributes.comp_mask & QP_INIT_PD == 0 {
