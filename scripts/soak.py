@@ -63,7 +63,7 @@ def open_files(pid: int) -> int:
     total = 0
     for member in family(pid):
         try:
-            total += len(os.listdir(f"/proc/{member}/fd"))
+            total += sum(1 for _ in Path(f"/proc/{member}/fd").iterdir())
         except OSError:
             continue
     return total
