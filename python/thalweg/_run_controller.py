@@ -233,8 +233,9 @@ class RunController(Controller):
                 await self._show_values(status)
 
     async def _show_values(self, status: dict[str, Any]) -> None:
-        # An experiment that is armed again has no counts: those of the last run stay.
-        has_counts = status["run"] is not None or status["ledger"]["accepted"] > 0
+        # An experiment that is armed again has no counts: those of the last run stay, until the next run is seen.
+        is_counted = status["run"] is not None or status["ledger"]["accepted"] > 0
+        has_counts = is_counted and status["state"] != "starting"
         for source in status["sources"]:
             controller = self.sub_controllers[self.source_pvs[source["name"]]]
             await show_values(controller, source_values(source) | (source_counts(source) if has_counts else {}))
