@@ -233,18 +233,20 @@ class RunController(Controller):
                 await self._show_values(status)
 
     async def _show_values(self, status: dict[str, Any]) -> None:
-        # An experiment that is armed again has no counts: those of the last run stay, until the next run is seen.
-        is_counted = status["run"] is not None or status["ledger"]["accepted"] > 0
-        has_counts = is_counted and status["state"] != "starting"
+        # An experiment that is armed again has no counts: those of the last run stay.
+        has_counts = status["run"] is not None or status["ledger"]["accepted"] > 0
         for source in status["sources"]:
             controller = self.sub_controllers[self.source_pvs[source["name"]]]
             await show_values(controller, source_values(source) | (source_counts(source) if has_counts else {}))
         await show_values(self.sub_controllers["ledger"], status["ledger"] if has_counts else {})
+        counts = run_counts(status) if has_counts else {}
         if status["state"] in RUN_STATES and not self._is_capturing:
-            # As areaDetector's file plugins: the count of the former run is gone before the run is seen.
+            # As areaDetector's file plugins: the count of the former run is gone before the run is seen. The first count
+            # of this run comes with the next status: a record that is set twice before it is processed never shows the 0.
+            counts["num_captured"] = 0
             await show_values(self, {"num_captured": 0, "capture": True})
         self._is_capturing = status["state"] in RUN_STATES
-        await show_values(self, (run_counts(status) if has_counts else {}) | run_values(status))
+        await show_values(self, counts | run_values(status))
 
 
 def run_counts(status: dict[str, Any]) -> dict[str, Any]:
