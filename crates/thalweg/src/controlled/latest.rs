@@ -11,8 +11,8 @@ use thalweg_node::{Handle, Sample};
 const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for a fragment that arrives after its request. Then the answer is an earlier one.
 const ARRIVAL_TIME: Duration = Duration::from_millis(100);
-/// Payload bytes of fragments copied in a second, of all sources together: about two hundredths of what a processor
-/// copies, checks and sends.
+/// Payload bytes of fragments copied in a second, of all sources together: a small part of what a processor copies,
+/// checks and sends.
 const MAX_BYTES_PER_SECOND: f64 = 16e6;
 /// Longest time that one fragment takes of the others' time, however long it is.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
