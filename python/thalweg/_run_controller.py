@@ -208,9 +208,10 @@ class RunController(Controller):
         return give_command
 
     async def execute_first(self, names: tuple[str, ...]) -> None:
-        """Gives the first of these commands that is legal, or else the last one, for the reason of its refusal."""
+        """Gives the first of these commands that is legal. Where none is, the service refuses the one of this state."""
         legality = self._shown["commands"]
-        name = next((name for name in names if legality[name]["legal"]), names[-1])
+        refused = names[0] if self._shown["state"] in RUN_STATES else names[-1]
+        name = next((name for name in names if legality[name]["legal"]), refused)
         arguments = {}
         if name == "start":
             kind, note = self.attributes["next_kind"], self.attributes["next_note"]

@@ -373,11 +373,15 @@ impl Service {
         let before = inner.experiment.state();
         match message {
             FromNode::Hello(_) => {}
-            FromNode::Status(status) => {
-                inner.rates.add_snapshot(node, &status.snapshot);
-                inner.experiment.node_reported(node, *status);
+            FromNode::Report { status, replies } => {
+                if let Some(status) = status {
+                    inner.rates.add_snapshot(node, &status.snapshot);
+                    inner.experiment.node_reported(node, *status);
+                }
+                for reply in replies {
+                    inner.experiment.node_answered(node, reply.id, reply.error);
+                }
             }
-            FromNode::Reply { id, error } => inner.experiment.node_answered(node, id, error),
             FromNode::Log(lines) => {
                 for line in lines {
                     inner.add_message(line.unix_nanos as f64 / 1e9, line.severity, Some(node), line.text);

@@ -156,13 +156,13 @@ impl BuilderNode {
         ready.drain(..).for_each(|index| self.serve_connection(index));
         self.peers.reuse(ready);
         self.accept_connections()?;
+        self.close_previous_run(handle)?;
         self.pass_time()?;
         self.build_events();
         self.assign_events();
         self.decide_origin();
         self.search_for_shifts();
         self.flush_messages();
-        self.close_previous_run(handle)?;
         self.reporting.write_trace(&self.builder, self.clock.now())?;
         handle.publish_snapshot(|| self.take_snapshot());
         let Self { assembly, peers, .. } = self;

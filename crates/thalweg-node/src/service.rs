@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of these messages. Peers of different versions refuse each other.
-pub const SERVICE_PROTOCOL: u32 = 2;
+pub const SERVICE_PROTOCOL: u32 = 3;
 
 /// Length of the longest message, in bytes: a report or an order with thousands of sources, an image.
 pub const MAX_SERVICE_MESSAGE: usize = 64 << 20;
@@ -19,18 +19,30 @@ pub const MAX_SERVICE_MESSAGE: usize = 64 << 20;
 pub enum FromNode {
     /// Introduction: the first message.
     Hello(NodeHello),
-    /// State of the node, several times a second.
-    Status(Box<NodeStatus>),
-    /// Reply to the request of this number: the reason of the refusal, if it was refused.
-    Reply {
-        /// Number of the request.
-        id: u64,
-        /// Reason of the refusal.
+    /// State of the node, several times a second, and replies to requests.
+    ///
+    /// A state that a command has led to is in the message with the reply to that command, or in a later one: so the
+    /// service never has a state whose command is still under way.
+    Report {
+        /// State, if it has changed or is due.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        error: Option<String>,
+        status: Option<Box<NodeStatus>>,
+        /// Replies.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        replies: Vec<NodeReply>,
     },
     /// Lines of the node's log.
     Log(Vec<LogLine>),
+}
+
+/// Reply of a node to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReply {
+    /// Number of the request.
+    pub id: u64,
+    /// Reason of the refusal, if it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// Introduction of a node.

@@ -20,7 +20,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thalweg_node::log_context::set_process_node;
 use thalweg_node::service::latest::LatestAnswer;
-use thalweg_node::service::{FromNode, MAX_SERVICE_MESSAGE, NodeHello, NodeStatus, SERVICE_PROTOCOL, ToNode};
+use thalweg_node::service::{
+    FromNode, MAX_SERVICE_MESSAGE, NodeHello, NodeReply, NodeStatus, SERVICE_PROTOCOL, ToNode,
+};
 use thalweg_node::{CommandRefusal, Topology};
 use tungstenite::client::IntoClientRequest;
 use tungstenite::protocol::WebSocketConfig;
@@ -65,7 +67,7 @@ pub(crate) fn follow_services(name: &str, urls: &[String], json: bool) -> Result
         let link = Link {
             stay: stay.clone(),
             hello: hello.clone(),
-            replies: Vec::new(),
+            commands: Vec::new(),
             preparations: Vec::new(),
             shown: NodeStatus::default(),
             shown_at: Instant::now(),
@@ -159,8 +161,8 @@ fn refusal_text(response: &tungstenite::http::Response<Option<Vec<u8>>>) -> Stri
 struct Link {
     stay: Stay,
     hello: NodeHello,
-    /// Numbers of the requests whose replies have not come.
-    replies: Vec<(u64, Receiver<Result<(), CommandRefusal>>)>,
+    /// Commands that the node has not answered, by the numbers of their requests.
+    commands: Vec<(u64, Receiver<Result<(), CommandRefusal>>)>,
     /// Preparations under way: the number of the service's request, that of the preparation, and whether it arms.
     preparations: Vec<(u64, u64, bool)>,
     /// Status that was sent last, and when.
@@ -226,7 +228,7 @@ impl Link {
     }
 
     fn serve_connection(&mut self, socket: &mut WebSocket<TcpStream>, place: &str) -> Lost {
-        self.replies.clear();
+        self.commands.clear();
         self.preparations.clear();
         self.latest.clear();
         let (begun, mut next_status) = (Instant::now(), Instant::now());
@@ -235,20 +237,26 @@ impl Link {
         }
         self.shown_at = Instant::now().checked_sub(UNCHANGED_STATUS_INTERVAL).unwrap_or_else(Instant::now);
         loop {
-            let mut messages = self.finished_requests();
-            if !messages.is_empty() {
-                // The state that an answer has led to comes before the answer.
-                messages.splice(0..0, self.next_status());
-            }
+            let mut messages = Vec::new();
+            let mut replies = self.finished_preparations();
+            let mut status = None;
             if Instant::now() >= next_status {
                 next_status = Instant::now() + STATUS_INTERVAL;
                 let lines = recent_log::new_lines(&mut self.seen_lines);
                 messages.extend((!lines.is_empty()).then_some(FromNode::Log(lines)));
-                messages.extend(self.next_status());
+                status = self.next_status();
                 // A service that refuses the node closes the connection at once.
                 if begun.elapsed() > UNCHANGED_STATUS_INTERVAL {
                     self.note_accepted(place);
                 }
+            }
+            // Commands are answered before the state is shown that they have led to.
+            replies.extend(self.finished_commands());
+            if !replies.is_empty() {
+                status = status.or_else(|| self.next_status());
+            }
+            if status.is_some() || !replies.is_empty() {
+                messages.push(FromNode::Report { status, replies });
             }
             match socket.read() {
                 Ok(Message::Text(text)) => match serde_json::from_str(&text) {
@@ -280,32 +288,38 @@ impl Link {
         self.accepted.add_place(place, &state_text(&self.shown.snapshot));
     }
 
-    /// Returns the replies that have come since the last call.
-    fn finished_requests(&mut self) -> Vec<FromNode> {
-        let mut messages = Vec::new();
+    /// Returns the replies to preparations that have ended since the last call.
+    fn finished_preparations(&mut self) -> Vec<NodeReply> {
+        let mut finished = Vec::new();
         let stay = &self.stay;
         self.preparations.retain(|(id, preparation, arms)| {
             let Some(result) = stay.preparation_result(*preparation) else { return true };
             if *arms {
                 stay.set_armed(result.is_ok());
             }
-            messages.push(FromNode::Reply { id: *id, error: result.err() });
+            finished.push(NodeReply { id: *id, error: result.err() });
             false
         });
-        self.replies.retain(|(id, reply)| {
+        finished
+    }
+
+    /// Returns the replies to commands that have come since the last call.
+    fn finished_commands(&mut self) -> Vec<NodeReply> {
+        let mut finished = Vec::new();
+        self.commands.retain(|(id, reply)| {
             let error = match reply.try_recv() {
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => Some("the node ended before it carried this out".to_owned()),
                 Ok(result) => result.err().map(|refusal| refusal.to_string()),
             };
-            messages.push(FromNode::Reply { id: *id, error });
+            finished.push(NodeReply { id: *id, error });
             false
         });
-        messages
+        finished
     }
 
     /// Returns the status if it has changed, or is due.
-    fn next_status(&mut self) -> Option<FromNode> {
+    fn next_status(&mut self) -> Option<Box<NodeStatus>> {
         let plan = self.stay.plan();
         let snapshot = (*self.stay.handle().latest_snapshot()).clone();
         let directory = plan.topology.as_ref().map(|topology| topology.run.directory.clone());
@@ -327,7 +341,7 @@ impl Link {
         }
         self.shown_at = Instant::now();
         self.shown = status.clone();
-        Some(FromNode::Status(Box::new(status)))
+        Some(Box::new(status))
     }
 
     /// Carries out a message of the service. Returns the reply, if there is one at once.
@@ -336,13 +350,12 @@ impl Link {
             ToNode::Configure { id, topology } => self.prepare(id, Some(*topology)),
             ToNode::Arm { id } => self.prepare(id, None),
             ToNode::Command { id, command } => {
-                self.replies.push((id, self.stay.handle().request(command)));
+                self.commands.push((id, self.stay.handle().request(command)));
                 None
             }
             ToNode::Latest { id, source, width } => {
-                if let Some(name) = self.stay.source_name(source) {
-                    self.latest.add_request(LatestRequest { id, source, name, width });
-                }
+                let name = self.stay.source_name(source);
+                self.latest.add_request(LatestRequest { id, source, name, width });
                 None
             }
             ToNode::Quit => {
@@ -371,7 +384,7 @@ impl Link {
             }
         };
         if refused.is_some() {
-            return Some(FromNode::Reply { id, error: refused });
+            return Some(FromNode::Report { status: None, replies: vec![NodeReply { id, error: refused }] });
         }
         let arms = topology.is_none();
         let preparation = match topology {

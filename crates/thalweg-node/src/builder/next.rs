@@ -13,7 +13,7 @@ use crate::blocks::{BlocksOutcome, DISK_TIME};
 use crate::{BuilderReport, CommandRefusal, Handle, NodeError, RunOrder, StepOrder, log_context};
 use std::collections::VecDeque;
 use std::time::Duration;
-use thalweg_core::build::{Builder, BuilderConfig};
+use thalweg_core::build::{Builder, BuilderConfig, Ledger, LedgerEntry};
 use thalweg_core::control::{Boundary, SourceCommand};
 use thalweg_link::LinkError;
 use thalweg_store::{Milestones, Recorder, Step};
@@ -357,9 +357,11 @@ impl BuilderNode {
         }
     }
 
-    /// Returns whether everything of the run under way is built, so that the next one can begin.
+    /// Returns whether everything of the run under way is built and the run before is closed, so that the next one can
+    /// begin. Builder 0 asks for no further run while its own disk is busy with the run before; the disks of the others
+    /// may be slower.
     pub(super) fn is_built_for_next_run(&mut self) -> bool {
-        if !self.builder.is_finished() {
+        if self.closing_run.is_some() || !self.builder.is_finished() {
             return false;
         }
         let moment = Moment { now: self.clock.now(), date: self.clock.date() };
@@ -476,10 +478,26 @@ impl ClosingRun {
         report.reasons = reasons.0;
         report.reasons.extend(failure);
         report.reasons.extend(report.ledger.incomplete_reasons(is_aborted));
+        report.reasons.extend(between_runs_reasons(&report.ledger));
         report.reasons.extend(reasons.1);
         write_run_end(&mut report, recorder, ended, (now - began_at).as_secs_f64(), times, steps)?;
         Ok(report)
     }
+}
+
+/// Returns a reason for each source that accepted fragments for a run beyond its end: another run followed, and they are
+/// in neither.
+fn between_runs_reasons(ledger: &Ledger) -> Vec<String> {
+    let beyond = ledger.sources.iter().filter(|entry| entry.beyond_end > 0);
+    let reason = |entry: &LedgerEntry| {
+        let LedgerEntry { source, name, beyond_end, .. } = entry;
+        let fragments = if *beyond_end == 1 { "fragment" } else { "fragments" };
+        format!(
+            "source {source} ({name}): {beyond_end} {fragments} in neither this run nor the next: it had not answered \
+             when the end was set"
+        )
+    };
+    beyond.map(reason).collect()
 }
 
 /// Returns the counters with which a source ends a run that another one follows.

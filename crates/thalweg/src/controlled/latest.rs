@@ -65,8 +65,8 @@ pub(super) struct LatestRequest {
     pub(super) id: u64,
     /// Place of the source in the topology.
     pub(super) source: usize,
-    /// Name of the source.
-    pub(super) name: String,
+    /// Name of the source; `None` if the topology here does not have it (yet), so there is no fragment.
+    pub(super) name: Option<String>,
     /// Largest number of columns.
     pub(super) width: u32,
 }
@@ -121,6 +121,10 @@ impl LatestRequests {
     pub(super) fn take_answers(&mut self, handle: &Handle, now: Instant) -> Vec<LatestAnswer> {
         let (mut answers, pace) = (Vec::new(), &self.pace);
         self.waiting.retain_mut(|Waiting { request, copy }| {
+            let Some(name) = &request.name else {
+                answers.push(LatestAnswer { id: request.id, fragment: None });
+                return false;
+            };
             let Some(copy) = copy else {
                 if pace.begin_copy(request.source, now) {
                     let before = handle.latest_sample(request.source);
@@ -131,7 +135,7 @@ impl LatestRequests {
             };
             let Some(sample) = copy.arrived_copy(handle.latest_sample(request.source), now) else { return true };
             pace.end_copy(sample.as_ref().map_or(0, |sample| sample.payload.len()), now);
-            let fragment = sample.map(|sample| LatestFragment::of_sample(&request.name, &sample, request.width));
+            let fragment = sample.map(|sample| LatestFragment::of_sample(name, &sample, request.width));
             answers.push(LatestAnswer { id: request.id, fragment });
             false
         });
@@ -180,7 +184,7 @@ mod tests {
         let (handle, begin) = (Handle::new().unwrap(), Instant::now());
         let mut requests = LatestRequests::new(LatestPace::default());
         for id in 0..2 {
-            requests.add_request(LatestRequest { id, source: 3, name: "adc".into(), width: 64 });
+            requests.add_request(LatestRequest { id, source: 3, name: Some("adc".into()), width: 64 });
         }
         assert!(requests.take_answers(&handle, begin).is_empty(), "the builder is asked");
         assert!(requests.take_answers(&handle, begin).is_empty(), "the next fragment has time to arrive");
@@ -188,5 +192,8 @@ mod tests {
         assert_eq!(answers, [LatestAnswer { id: 0, fragment: None }]);
         let answers = requests.take_answers(&handle, begin + 2 * ARRIVAL_TIME);
         assert_eq!(answers, [LatestAnswer { id: 1, fragment: None }]);
+        requests.add_request(LatestRequest { id: 2, source: 9, name: None, width: 64 });
+        let answers = requests.take_answers(&handle, begin + 2 * ARRIVAL_TIME);
+        assert_eq!(answers, [LatestAnswer { id: 2, fragment: None }], "at once where there is no such source");
     }
 }
