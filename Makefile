@@ -28,7 +28,8 @@ NEXTEST = cargo nextest run $(TESTS) --test-threads $(THREADS)
 CLIPPY := $(shell clippy-driver --version >/dev/null 2>&1 && echo clippy-driver)
 check test format lint lint-bare build-tests test-rust test-some test-python test-dist: export RUSTC_WORKSPACE_WRAPPER := $(CLIPPY)
 # Tests of one file may share ports and sockets.
-PYTEST = $(PYTHON) -m pytest -n $(shell nproc) --dist loadfile
+# Most tests wait for something now and then.
+PYTEST = $(PYTHON) -m pytest -n $$((2 * $(shell nproc)))
 LOOM_TESTS := RUSTFLAGS="--cfg loom" cargo test --locked --profile loom --target-dir $(TARGET)/loom -p thalweg-arena --lib
 
 .PHONY: help
@@ -156,14 +157,12 @@ test-python: build-tests venv-test ## The Python package, against runs written b
 	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
 	$(PYTHON) -m ruff check python scripts examples packaging .ci
 	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
-	$(PYTEST) --junitxml $(TARGET)/junit-python.xml --ignore python/tests/test_documents.py $(ARGS) python/tests
-	@# The documents' commands show rates and counts of events in a time: by themselves.
-	$(if $(ARGS),,$(PYTHON) -m pytest --junitxml $(TARGET)/junit-documents.xml python/tests/test_documents.py)
+	$(PYTEST) --junitxml $(TARGET)/junit-python.xml $(ARGS) python/tests
 
 .PHONY: test-dist
 test-dist: build-tests venv-test ## The packages, made of the program as tests build it, each installed into an empty place
 	@if command -v dpkg-shlibdeps >/dev/null 2>&1; then \
-		scripts/dist.sh dev && $(PYTHON) -m pytest -n $(shell nproc) --junitxml $(TARGET)/junit-packages.xml packaging/tests; \
+		scripts/dist.sh dev && $(PYTEST) --junitxml $(TARGET)/junit-packages.xml packaging/tests; \
 	else scripts/skip.sh test-dist "dpkg-shlibdeps is not installed (apt-get install dpkg-dev)"; fi
 
 .PHONY: site

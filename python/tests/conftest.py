@@ -45,6 +45,28 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 pytest_collectreport = keep_skipped
 
 
+# Pages of the documents, of which each is typed in by itself.
+PAGES = "test_the_commands_of_a_page_print_what_it_shows"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hook of pytest: the pages come first, since they take longest."""
+    items.sort(key=lambda item: PAGES not in item.nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hook of pytest-xdist: the tests of a file share a worker, except for the pages."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FileScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if PAGES in nodeid else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
     """Restores the handler of Ctrl-C, which a shell ignores for processes in the background."""

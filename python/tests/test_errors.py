@@ -77,9 +77,16 @@ def test_damage_is_reported_by_file_and_position_and_other_blocks_are_read(copy:
         damaged.event(last.id)
 
 
+@pytest.fixture(scope="module")
+def blocks(record: Callable[..., Written]) -> Written:
+    """Run of many blocks, also where the machine is too busy for all of its events."""
+    return record("--sources", 3, "--size", 100_006, "--rate", 1000, "--duration", "300ms")
+
+
 @pytest.fixture
-def damaged(copy: Path) -> Path:
-    """The model's run, with one wrong bit in a block in the middle."""
+def damaged(blocks: Written, tmp_path: Path) -> Path:
+    """Run with one wrong bit in a block in the middle."""
+    copy = Path(shutil.copytree(blocks.directory, tmp_path / blocks.directory.name))
     run = thalweg.open(copy)
     needle = run[len(run) // 2][run.sources[0]].payload[:64].tobytes()
     (segment, *_) = sorted(copy.glob("*.seg"))

@@ -213,6 +213,10 @@ pub struct ConnectionParameters {
     /// Time after which the connection has failed if the peer's RNIC is silent or acknowledges nothing: an RNIC at rest is
     /// asked for a sign of life in time. At least 100 ms, at most an hour.
     pub peer_timeout: Duration,
+    /// Whether FPDUs over TCP have a CRC whatever the peer needs (RFC 5044 section 4.4). Without it at both ends, TCP's
+    /// checksum alone protects the data. Packets of EFE always have one. In [`ConnectionEvent::Established`]: whether
+    /// there is one.
+    pub needs_crc: bool,
 }
 
 impl Default for ConnectionParameters {
@@ -223,6 +227,7 @@ impl Default for ConnectionParameters {
             outbound_reads: 16,
             receiver_retries: 0,
             peer_timeout: Duration::from_secs(5),
+            needs_crc: true,
         }
     }
 }

@@ -233,6 +233,7 @@ impl Engine {
     fn accept_tcp(&mut self, socket: TcpStream, request: &mpa::Request, queue: u32, parameters: ConnectionParameters) {
         // At most the RNIC's limit, which was checked.
         let acceptance = Acceptance {
+            crc: parameters.needs_crc,
             private_data: parameters.private_data.clone(),
             inbound_requests: parameters.inbound_reads as u16,
             outbound_requests: parameters.outbound_reads as u16,

@@ -641,6 +641,7 @@ impl Engine {
             outbound_reads: own.outbound_reads.min(theirs.inbound_reads),
             receiver_retries: own.receiver_retries,
             peer_timeout: own.peer_timeout,
+            needs_crc: true,
         };
         let settings = StreamSettings {
             segment_limit_bytes: carrier.segment_limit_bytes,

@@ -478,6 +478,7 @@ impl Engine {
             outbound_reads: u32::from(terms.outbound_requests),
             receiver_retries: own.receiver_retries,
             peer_timeout: own.peer_timeout,
+            needs_crc: terms.crc,
         };
         self.establish_connection(queue, Path::Stream, &parameters, private_data);
         self.take_stream_turn(queue);
@@ -586,6 +587,7 @@ fn startup_offer(parameters: &ConnectionParameters) -> StartupOffer {
     let inbound = Some(read_depth(parameters.inbound_reads));
     let depths = ReadDepths { inbound, outbound: Some(read_depth(parameters.outbound_reads)) };
     StartupOffer {
+        crc: parameters.needs_crc,
         private_data: parameters.private_data.clone(),
         // Verbs negotiate the depths, and let either side send first: both need RFC 6581.
         enhanced: Some(EnhancedOffer { depths, peer_to_peer: true }),

@@ -24,7 +24,8 @@
 //!
 //! `THALWEG_RDMA_TRANSPORT` is `efe` or `iwarp`. With EFE the device looks like a RoCE adapter: programs exchange queue pair
 //! numbers and GIDs and connect by themselves. With iWARP it looks like an iWARP adapter, and connects by `rdma_cm` alone.
-//! `THALWEG_RDMA_ADDRESS` is the device's IP address.
+//! `THALWEG_RDMA_ADDRESS` is the device's IP address; `THALWEG_RDMA_CRC` is `off` if connections over TCP need no CRC,
+//! otherwise `on`.
 //!
 //! # Safety
 //!

@@ -423,6 +423,7 @@ fn connection_parameters(rnic: &Rnic, parameters: &Parameters) -> ConnectionPara
         inbound_reads: u32::from(parameters.responder_resources).min(max_reads),
         outbound_reads: u32::from(parameters.initiator_depth).min(max_reads),
         receiver_retries: parameters.receiver_retries & 7,
+        needs_crc: rnic.needs_crc,
         ..ConnectionParameters::default()
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Rnic {
     pub(crate) device: Device,
     pub(crate) transport: Transport,
     pub(crate) address: IpAddr,
+    /// Whether connections have a CRC even if the peer needs none.
+    pub(crate) needs_crc: bool,
     /// Objects of the program, to which events belong.
     pub(crate) objects: Mutex<Objects>,
     pub(crate) manager: Manager,
@@ -63,10 +65,15 @@ pub(crate) fn process_rnic() -> Result<Arc<Rnic>, String> {
     };
     let address = read_setting("THALWEG_RDMA_ADDRESS")?;
     let address = address.parse().map_err(|_| format!("THALWEG_RDMA_ADDRESS is {address:?}: an IP address"))?;
+    let needs_crc = match read_setting("THALWEG_RDMA_CRC")?.as_str() {
+        "on" => true,
+        "off" => false,
+        other => return Err(format!("THALWEG_RDMA_CRC is {other:?}: on or off")),
+    };
     let device = Device::open_embedded(Limits::default()).map_err(|error| error.to_string())?;
     let changed = Doorbell::new().map_err(|error| error.to_string())?;
     let (objects, manager) = (Mutex::default(), Manager::default());
-    let new = Arc::new(Rnic { device, transport, address, objects, manager, changed });
+    let new = Arc::new(Rnic { device, transport, address, needs_crc, objects, manager, changed });
     let driven = Arc::clone(&new);
     std::thread::Builder::new()
         .name("thalweg-rnic".into())

@@ -53,6 +53,9 @@ pub(crate) struct Options {
     /// IP address of the device [default: that of the first interface, or 127.0.0.1]
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
+    /// No CRC over iWARP if the peer needs none either: TCP's checksum alone protects the data
+    #[arg(long)]
+    no_crc: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -81,6 +84,9 @@ pub(crate) fn execute(command: Command, global: &GlobalOptions) -> Result<ExitCo
 }
 
 fn run_verbs_program(options: &Options, global: &GlobalOptions) -> Result<ExitCode, Failure> {
+    if options.no_crc && options.transport == Transport::Efe {
+        return Err(Failure::Usage("--no-crc: packets of EFE always have a CRC; add --transport iwarp".into()));
+    }
     let (address, interface) = device_address(options.address)?;
     let (provider, preload) = (find_library(&PROVIDER)?, find_library(&PRELOAD)?);
     check_verbs_library()?;
@@ -93,6 +99,7 @@ fn run_verbs_program(options: &Options, global: &GlobalOptions) -> Result<ExitCo
     command.env("LD_PRELOAD", joined_preload(&preload));
     command.env("THALWEG_RDMA_ADDRESS", address.to_string());
     command.env("THALWEG_RDMA_TRANSPORT", options.transport.to_string());
+    command.env("THALWEG_RDMA_CRC", if options.no_crc { "off" } else { "on" });
     let name = program.to_string_lossy();
     let name = replace_controls(&name);
     if !global.quiet {

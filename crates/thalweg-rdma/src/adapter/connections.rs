@@ -335,5 +335,6 @@ fn own_view(theirs: &ConnectParameters, own: &ConnectionParameters) -> Connectio
         outbound_reads: u32::from(theirs.initiator_depth),
         receiver_retries: theirs.receiver_retries,
         peer_timeout: own.peer_timeout,
+        needs_crc: own.needs_crc,
     }
 }

@@ -68,6 +68,27 @@ fn a_peer_that_comes_between_two_listeners_at_an_address_is_served_by_the_second
 }
 
 #[test]
+fn fpdus_have_a_crc_unless_neither_side_needs_one() {
+    for (initiator, responder) in [(true, true), (true, false), (false, true), (false, false)] {
+        let open = || party(&Device::open_thread(Limits::default()).unwrap(), &Options::default());
+        let (near, far) = (open(), open());
+        let needing = |needs_crc| ConnectionParameters { needs_crc, ..ConnectionParameters::default() };
+        let listener = far.device.listen(anywhere(), 4).unwrap();
+        let address = listener.local_address();
+        let connecting = near.queue.begin_connect(Transport::Tcp, address, needing(initiator)).unwrap();
+        let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
+        far.queue.post_receive(1, &[far.buffer.sge(0, 8)]).unwrap();
+        let their_connection = request.accept(&far.queue, needing(responder), PATIENCE).unwrap();
+        let connection = connecting.wait_until_established(&near.queue, PATIENCE).unwrap();
+        let agreed = [connection.peer_parameters().needs_crc, their_connection.peer_parameters().needs_crc];
+        assert_eq!(agreed, [initiator || responder; 2]);
+        near.send(2, Work::Send { data: Data::Inline(b"checked"), immediate: None });
+        near.succeed(2);
+        assert_eq!(far.succeed(1).transferred_bytes(), 7);
+    }
+}
+
+#[test]
 fn requests_are_posted_as_soon_as_a_connection_is_accepted() {
     // Their time stands still, but in the calls that drive them.
     let open = || Device::open_embedded(Limits::default()).unwrap();

@@ -10,6 +10,7 @@ mod video;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -27,13 +28,6 @@ fn thalweg(words: &[&str]) -> Command {
     }
     command.args(words);
     command
-}
-
-/// A shell's script in a machine, with what it leaves in /out.
-fn run(options: &[&str], script: &str) -> (Output, TempDir) {
-    let out = directory();
-    let words = [options, &["--out", out.path().to_str().unwrap(), "--", "sh", "-c", script]].concat();
-    (thalweg(&words).output().unwrap(), out)
 }
 
 /// Not in /tmp, which may be anything: below the target directory, the guest sees it.
@@ -297,6 +291,17 @@ fn a_command_that_hangs_is_ended_and_a_killed_caller_takes_its_machine_along() {
     if !is_set_up() {
         return;
     }
+    // A cache of its own: other tests' machines would remove from the common one what a killed run leaves.
+    let cache = directory();
+    let shelf = cache.path().join("thalweg/machine");
+    fs::create_dir_all(&shelf).unwrap();
+    let prepared = Prepared::find_cached().unwrap();
+    symlink(prepared.directory(), shelf.join(prepared.directory().file_name().unwrap())).unwrap();
+    let thalweg = |words: &[&str]| {
+        let mut command = thalweg(words);
+        command.env("XDG_CACHE_HOME", cache.path());
+        command
+    };
     let out = directory();
     let hang = "echo here; exec sleep 1000";
     let words = ["--out", out.path().to_str().unwrap(), "--timeout", "20min", "--", "sh", "-c", hang];
@@ -307,10 +312,12 @@ fn a_command_that_hangs_is_ended_and_a_killed_caller_takes_its_machine_along() {
     caller.kill().unwrap();
     caller.wait().unwrap();
     assert_no_machine(out.path());
-    let left = left_behind();
+    let left = left_behind(&shelf);
     assert!(!left.is_empty());
 
-    let (output, out) = run(&["--timeout", "3s"], hang);
+    let out = directory();
+    let words = ["--timeout", "3s", "--out", out.path().to_str().unwrap(), "--", "sh", "-c", hang];
+    let output = thalweg(&words).output().unwrap();
     assert_eq!(output.status.code(), Some(124), "{output:?}");
     assert!(text(&output.stderr).contains("did not end within 3s and was killed"), "{output:?}");
     assert_no_machine(out.path());
@@ -324,9 +331,8 @@ fn a_command_that_hangs_is_ended_and_a_killed_caller_takes_its_machine_along() {
     assert!(!left.iter().any(|path| path.exists()), "a later run removes what a killed one left");
 }
 
-/// Directories of runs that nobody claims.
-fn left_behind() -> Vec<PathBuf> {
-    let shelf = Prepared::find_cached().unwrap().directory().parent().unwrap().to_owned();
+/// Returns the directories of runs that no process claims.
+fn left_behind(shelf: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(shelf).unwrap().map(|entry| entry.unwrap().path());
     let runs = all.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("run-")));
     runs.filter(|path| fs::File::open(path).is_ok_and(|directory| directory.try_lock().is_ok())).collect()

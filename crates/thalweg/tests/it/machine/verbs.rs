@@ -2,7 +2,9 @@
 //! kernel's RDMA devices.
 
 use super::{Step, in_one_machine, is_set_up, last_line, read};
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use thalweg_store::{Run, verify_run};
 use thalweg_testing::skip::skipped;
 
@@ -36,7 +38,8 @@ const ERRORS: [(&str, [u8; 3]); 8] = [
 fn with_both(script: &str) -> String {
     let program = env!("CARGO_BIN_EXE_thalweg");
     format!(
-        "ours() {{ ip netns exec far {program} -q rdma run --transport iwarp --address 10.9.0.2 -- \"$@\"; }}
+        "own() {{ ip netns exec far {program} -q rdma run --transport iwarp --address 10.9.0.2 \"$@\"; }}
+        ours() {{ own -- \"$@\"; }}
         if ! rdma link | grep -q siw0; then
             modprobe ib_uverbs; modprobe rdma_ucm; modprobe libcrc32c; insmod /usr/lib/thalweg-machine/siw.ko
             mount -t debugfs none /sys/kernel/debug 2>/dev/null || true
@@ -51,22 +54,51 @@ fn with_both(script: &str) -> String {
     )
 }
 
+/// Both ways round, with CRCs and without, which siw leaves to its peer. A capture of all of it is dissected by tshark.
 fn pings() -> Step {
-    let script = "\
-        rping -s -a 10.9.0.1 -C 200 -v >theirs 2>&1 & server=$!
-        sleep 1; ours timeout 200 rping -c -a 10.9.0.1 -C 200 -V
-        wait $server
-        ours rping -s -a 10.9.0.2 -C 200 -V >served 2>&1 & server=$!
-        until ip netns exec far ss -ltn | grep -q :7174; do kill -0 $server; sleep 0.1; done
-        timeout 200 rping -c -a 10.9.0.2 -C 200 -v >asked 2>&1
-        wait $server";
-    Step::new("rping", with_both(script), |own| {
-        for file in ["theirs", "asked"] {
+    let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/machine/capture.py");
+    let script = format!(
+        "/usr/bin/python3 {capture} near capture.pcap & capture=$!
+        until [ -s capture.pcap ]; do kill -0 $capture; sleep 0.1; done
+        for crc in '' --no-crc; do
+            rping -s -a 10.9.0.1 -C 200 -v >theirs$crc 2>&1 & server=$!
+            sleep 1
+            own $crc -- timeout 200 rping -c -a 10.9.0.1 -C 200 -V
+            wait $server
+            own $crc -- rping -s -a 10.9.0.2 -C 200 -V >served$crc 2>&1 & server=$!
+            until ip netns exec far ss -ltn | grep -q :7174; do kill -0 $server; sleep 0.1; done
+            timeout 200 rping -c -a 10.9.0.2 -C 200 -v >asked$crc 2>&1
+            wait $server
+        done
+        kill $capture"
+    );
+    Step::new("rping", with_both(&script), |own| {
+        for file in ["theirs", "asked", "theirs--no-crc", "asked--no-crc"] {
             let lines = read(&own.join(file)).lines().filter(|line| line.contains("rdma-ping")).count();
             // The one that asks may see the end of the other before it prints its last answer.
             assert!(lines >= 199, "{file}: {lines}");
         }
+        check_capture(&own.join("capture.pcap"));
     })
+}
+
+/// Has tshark dissect four connections: two with CRCs, and two without.
+fn check_capture(capture: &Path) {
+    let tshark = |arguments: &[&str]| {
+        let output = Command::new("tshark").arg("-r").arg(capture).args(arguments).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let Ok(flags) = tshark(&["-Y", "iwarp_mpa.rep", "-T", "fields", "-e", "iwarp_mpa.crc_flag"]) else {
+        return skipped("tshark is not installed");
+    };
+    assert_eq!(flags.split_whitespace().collect::<Vec<_>>(), ["1", "1", "0", "0"], "CRCs of the replies");
+    let complaints = tshark(&["-Y", "iwarp_mpa && _ws.expert", "-T", "fields", "-e", "_ws.expert.message"]).unwrap();
+    // Packets that the capture has missed are not a matter of iWARP.
+    let complaints: BTreeSet<&str> = complaints.lines().filter(|line| !line.contains("captured")).collect();
+    assert_eq!(complaints, BTreeSet::new());
+    let text = tshark(&["-O", "iwarp_mpa"]).unwrap();
+    let [good, bad] = ["(Good CRC32)", "Bad CRC32"].map(|words| text.matches(words).count());
+    assert!(good > 1000 && bad == 0, "{good} good CRCs, {bad} bad ones");
 }
 
 fn measurements() -> Step {
