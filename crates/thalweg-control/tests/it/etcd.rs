@@ -58,6 +58,16 @@ impl Etcd {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Stops it, and returns when all of its threads stand still: until then it may answer.
+    fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.server.as_ref().unwrap().id());
+        wait_until("a stopped etcd", || {
+            let mut tasks = std::fs::read_dir(&tasks).unwrap().flatten();
+            tasks.all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| stat.contains(") T ")))
+        });
+    }
+
     fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {
             kill(server.id());
@@ -95,7 +105,7 @@ fn each_number_is_given_out_once_whatever_becomes_of_etcd() {
 
     // An answer that is lost: the number is either free again, or has a record that is closed.
     let mut store = etcd.open("lab");
-    etcd.signal(rustix::process::Signal::STOP);
+    etcd.stop();
     let refusal = store.reserve_number(&draft("lost")).unwrap_err().to_string();
     assert!(refusal.contains("etcd does not answer") && refusal.contains("no run can start"), "{refusal}");
     etcd.signal(rustix::process::Signal::CONT);
@@ -233,7 +243,7 @@ fn two_services_command_one_experiment_and_etcd_may_be_lost_while_a_run_goes_on(
     second.wait_for("the flag", flag_of);
 
     // Loss of etcd stops no run, and lets none begin.
-    etcd.signal(rustix::process::Signal::STOP);
+    etcd.stop();
     let status = second.wait_for("the alarm", |status| status.alarms.iter().any(|alarm| alarm.id == "no-numbers"));
     assert_eq!((status.state, status.next_number), (ExperimentState::Running, None));
     second.command(&["stop"]);
