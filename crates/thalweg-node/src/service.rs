@@ -27,7 +27,7 @@ pub enum FromNode {
         /// State, if it has changed or is due.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<Box<NodeStatus>>,
-        /// Replies.
+        /// Replies to requests of the service.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         replies: Vec<NodeReply>,
     },

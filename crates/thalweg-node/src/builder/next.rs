@@ -488,16 +488,17 @@ impl ClosingRun {
 /// Returns a reason for each source that accepted fragments for a run beyond its end: another run followed, and they are
 /// in neither.
 fn between_runs_reasons(ledger: &Ledger) -> Vec<String> {
-    let beyond = ledger.sources.iter().filter(|entry| entry.beyond_end > 0);
-    let reason = |entry: &LedgerEntry| {
-        let LedgerEntry { source, name, beyond_end, .. } = entry;
-        let fragments = if *beyond_end == 1 { "fragment" } else { "fragments" };
-        format!(
-            "source {source} ({name}): {beyond_end} {fragments} in neither this run nor the next: it had not answered \
-             when the end was set"
-        )
-    };
-    beyond.map(reason).collect()
+    let mut reasons = Vec::new();
+    for LedgerEntry { source, name, beyond_end, .. } in &ledger.sources {
+        if *beyond_end > 0 {
+            let fragments = if *beyond_end == 1 { "fragment" } else { "fragments" };
+            reasons.push(format!(
+                "source {source} ({name}): {beyond_end} {fragments} in neither this run nor the next: it had not \
+                 answered when the end was set"
+            ));
+        }
+    }
+    reasons
 }
 
 /// Returns the counters with which a source ends a run that another one follows.
