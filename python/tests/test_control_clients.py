@@ -266,6 +266,9 @@ def test_pvs_the_client_and_ctl_command_one_run(service: Service, pvs: Pvs) -> N
         assert (status["state"], status["run"]["kind"]) == ("running", "physics")
         assert pvs.ca("State") == pvs.pva("State") == "running"
         assert pvs.ca("RunNumber") == pvs.pva("RunNumber") == status["run"]["number"]
+        # Neither of the commands of Acquire is legal: the reason is that of the one for a run.
+        pvs.put_pva("Acquire", 1)
+        assert pvs.ca("LastError") == "cannot resume: the experiment is running: it is not paused"
         control.command("pause")
         states(lambda update: update.value == "paused")
         assert (pvs.pva("Acquire_RBV"), pvs.pva("Capture_RBV")) == ("False", "True")
