@@ -1,5 +1,6 @@
 //! One end of a connection.
 
+use crate::answer_wait::AnswerWait;
 use crate::counters::ConnectionCounters;
 use crate::delay::DelayWindow;
 use crate::event::{ConnectionError, ConnectionId, Event};
@@ -88,6 +89,7 @@ pub(crate) struct Connection<A, P> {
     unreported_packets: u32,
     unreported_since: u64,
     is_status_urgent: bool,
+    answer_wait: AnswerWait,
     /// True if a handshake frame, or a question, is to be sent.
     handshake_due: bool,
     probe_due: bool,
@@ -143,6 +145,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
             unreported_packets: 0,
             unreported_since: 0,
             is_status_urgent: false,
+            answer_wait: AnswerWait::new(shared.status_delay),
             handshake_due: true,
             probe_due: false,
             turn: 0,
@@ -241,7 +244,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     /// does not.
     fn held_until(&self) -> Option<u64> {
         let may_wait = !self.is_status_urgent && (1..MAX_UNREPORTED_PACKETS).contains(&self.unreported_packets);
-        may_wait.then_some(self.unreported_since + self.shared.status_delay)
+        may_wait.then(|| self.unreported_since + self.answer_wait.wait_nanos())
     }
 
     /// True if this half is closed, as far as this end is concerned.
@@ -595,6 +598,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let mut blocks = [Status::EMPTY; CLASS_COUNT];
         let packet_bytes = (cost - PACKET_OVERHEAD_BYTES) as usize;
         let room = (self.max_frame_bytes - HEADER_BYTES).saturating_sub(packet_bytes) / STATUS_BYTES;
+        self.answer_wait.on_packet_sent((self.unreported_packets > 0).then_some(self.unreported_since), now);
         let block_count = self.take_due_blocks(&mut blocks, room, now);
         let mut sender = Sender {
             in_flight: &mut self.in_flight,
@@ -653,6 +657,9 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         self.counters.probes_sent += u64::from(header.answer);
         self.finish_announced |= must_finish;
         self.owes_answer = false;
+        if self.unreported_packets > 0 {
+            self.answer_wait.on_status_sent(self.unreported_since);
+        }
         let mut blocks = [Status::EMPTY; CLASS_COUNT];
         let count = self.take_due_blocks(&mut blocks, CLASS_COUNT, now);
         Some(write_frame(into, &header, &blocks[..count], |_| 0))

@@ -73,6 +73,7 @@
 //! | `counters` | Counters and state, for reports |
 #![forbid(unsafe_code)]
 
+mod answer_wait;
 mod connection;
 mod counters;
 mod credit;

@@ -23,8 +23,9 @@ pub struct Options {
     /// Time without a frame from the peer after which a connection has failed, also while it is opened. For one
     /// connection: [`Port::set_peer_timeout`](crate::Port::set_peer_timeout).
     pub peer_timeout: Duration,
-    /// Time for which the status of few packets may wait for a frame that is sent anyway, such as one with an answer; zero:
-    /// it is sent with the next [`next_frame`](crate::Port::next_frame).
+    /// Time for which the status of few packets may wait for a frame that is sent anyway, such as one with an answer, and
+    /// up to ten times as long where the upper layer has taken that long to answer; zero: it is sent with the next
+    /// [`next_frame`](crate::Port::next_frame).
     pub status_delay: Duration,
     /// Maximum number of connections.
     pub max_connections: usize,

@@ -242,13 +242,12 @@ impl CompletionQueue {
             state.empty_polls = 0;
             return Ok(Some(completion));
         }
-        if self.inner.device.make_progress()
-            && let Some(completion) = state.take_entry()?
-        {
+        let worked = self.inner.device.make_progress();
+        self.inner.device.note_poll();
+        if worked && let Some(completion) = state.take_entry()? {
             state.empty_polls = 0;
             return Ok(Some(completion));
         }
-        self.inner.device.note_empty_poll();
         self.after_empty_poll(&mut state)
     }
 

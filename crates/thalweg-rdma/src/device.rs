@@ -118,19 +118,20 @@ struct Embedded {
 #[derive(Debug)]
 struct Driver {
     epoch: Instant,
-    /// Last time that the program found a completion queue empty, and number of its threads that wait until it may not be.
-    last_empty_poll: AtomicU64,
+    /// Last time that the program polled a completion queue which had nothing yet, and number of its threads that wait until
+    /// it may have.
+    last_poll: AtomicU64,
     waiting_polls: AtomicU32,
     /// Time until which the thread sleeps, watching the RNIC's sockets; 0 if it does not.
     sleeps_until: AtomicU64,
 }
 
-/// Time after an empty poll for which the program counts as polling: its polls do the RNIC's work.
-const POLLING_TIME: Duration = Duration::from_micros(20);
+/// Time after a poll for which the program counts as polling: its polls do the RNIC's work.
+const POLLING_TIME: Duration = Duration::from_micros(50);
 
 /// Times between looks at whether the program still polls: the first, and the longest.
 const FIRST_LOOK: Duration = Duration::from_micros(50);
-const LONGEST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_micros(200);
 
 impl Device {
     /// Opens an RNIC within this program, driven by its calls.
@@ -195,7 +196,7 @@ impl Device {
     fn open_driven(engine: DrivenRnic, device: Option<DeviceFacts>) -> Result<Self, VerbsError> {
         let driver = Driver {
             epoch: Instant::now(),
-            last_empty_poll: AtomicU64::new(0),
+            last_poll: AtomicU64::new(0),
             waiting_polls: AtomicU32::new(0),
             sleeps_until: AtomicU64::new(0),
         };
@@ -382,9 +383,9 @@ impl Driver {
         at.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
-    /// Returns whether the program polls: it has found a completion queue empty a moment ago.
+    /// Returns whether the program polls: it has done so a moment ago.
     fn is_polled(&self) -> bool {
-        let since = self.time(Instant::now()).saturating_sub(self.last_empty_poll.load(Ordering::Relaxed));
+        let since = self.time(Instant::now()).saturating_sub(self.last_poll.load(Ordering::Relaxed));
         since < POLLING_TIME.as_nanos() as u64 || self.waiting_polls.load(Ordering::Relaxed) > 0
     }
 }
@@ -531,11 +532,11 @@ impl DeviceInner {
         shared.engine.try_lock().is_some_and(|mut engine| engine.make_progress(&Instant::now))
     }
 
-    /// Takes note that the program polls and finds nothing.
+    /// Takes note that the program has polled a completion queue which had nothing yet.
     #[inline]
-    pub(crate) fn note_empty_poll(&self) {
+    pub(crate) fn note_poll(&self) {
         if let BackEnd::Embedded { shared, .. } = &self.back_end {
-            shared.driver.last_empty_poll.store(shared.driver.time(Instant::now()), Ordering::Relaxed);
+            shared.driver.last_poll.store(shared.driver.time(Instant::now()), Ordering::Relaxed);
         }
     }
 

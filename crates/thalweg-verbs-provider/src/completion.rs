@@ -9,8 +9,7 @@ use libc::c_int;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::{IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thalweg_rdma::{Completion, CompletionChannel, CompletionQueue, Notify};
 
 /// A completion queue.
@@ -22,13 +21,22 @@ pub(crate) struct Queue {
     numbers: Mutex<HashMap<u32, u32>>,
     /// Completion that the calls of `ibv_cq_ex` read.
     pub(crate) polled: Mutex<Option<Completion>>,
-    /// Empty polls in a row.
-    empty_polls: AtomicU32,
+    empty_polls: Mutex<EmptyPolls>,
 }
 
-/// Empty polls in a row after which other threads are let run, until a packet comes: where more programs spin than there are
-/// processors, the one that is waited for is not running.
-const POLLS_PER_PAUSE: u32 = 32;
+/// Empty polls in a row.
+#[derive(Debug, Default)]
+struct EmptyPolls {
+    count: u32,
+    since: Option<Instant>,
+}
+
+/// Time of empty polls after which other threads are let run, until a packet comes: where more programs spin than there are
+/// processors, the one that is waited for is not running. Its length is about what it costs to wait.
+const SPIN_TIME: Duration = Duration::from_micros(50);
+
+/// Empty polls between looks at the time.
+const POLLS_PER_LOOK: u32 = 16;
 
 /// Longest pause.
 const POLL_PAUSE: Duration = Duration::from_micros(100);
@@ -165,7 +173,13 @@ unsafe fn new_queue(
     let place = place.cast::<Queue>();
     // SAFETY: allocated with this layout.
     unsafe {
-        place.write(Queue { base, queue, numbers: Mutex::default(), polled: Mutex::default(), empty_polls: 0.into() })
+        place.write(Queue {
+            base,
+            queue,
+            numbers: Mutex::default(),
+            polled: Mutex::default(),
+            empty_polls: Mutex::default(),
+        })
     };
     state.rnic.objects.lock().completion_queues.insert(handle, Object::new(place, context));
     Ok(place)
@@ -227,13 +241,32 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, limit: c_int, completion
     count
 }
 
+impl EmptyPolls {
+    /// Takes note of a poll, and returns whether the program has spun for long enough.
+    fn note_poll(&mut self, is_empty: bool) -> bool {
+        if !is_empty {
+            *self = Self::default();
+            return false;
+        }
+        self.count += 1;
+        if !self.count.is_multiple_of(POLLS_PER_LOOK) {
+            return false;
+        }
+        let now = Instant::now();
+        let must_pause = now.duration_since(*self.since.get_or_insert(now)) >= SPIN_TIME;
+        if must_pause {
+            *self = Self::default();
+        }
+        must_pause
+    }
+}
+
 impl Queue {
     /// Returns the next completion. Now and then, where there are none, other threads are let run.
     pub(crate) fn poll_one(&self) -> Result<Option<Completion>, ()> {
         let found = self.queue.poll_one().map_err(|_| ())?;
-        if found.is_some() {
-            self.empty_polls.store(0, Ordering::Relaxed);
-        } else if (self.empty_polls.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(POLLS_PER_PAUSE) {
+        let must_pause = self.empty_polls.lock().note_poll(found.is_none());
+        if must_pause {
             // SAFETY: see the crate's documentation.
             unsafe { context_state(self.base.cq.context) }.rnic.device.pause_polling(POLL_PAUSE);
         }

@@ -156,14 +156,9 @@ struct SchedulerAttributes {
 /// Shortest slice of processor time that the scheduler grants: 0.1 ms.
 const SLICE_NANOS: u64 = 100_000;
 
-/// Leaves signals to the program's own threads, and asks the scheduler for short slices: a thread of those runs at once when it
-/// is woken although the program spins (since Linux 6.12; earlier ones ignore it).
+/// Leaves signals to the program's own threads, and asks the scheduler for short slices and, where that is permitted, for the
+/// highest weight: so the thread runs at once when it is woken, although the program spins (slices count since Linux 6.12).
 fn prepare_thread() {
-    let attributes = SchedulerAttributes {
-        size: size_of::<SchedulerAttributes>() as u32,
-        runtime_nanos: SLICE_NANOS,
-        ..SchedulerAttributes::default()
-    };
     // SAFETY: the set is filled before it is used.
     unsafe {
         let mut all = std::mem::zeroed::<libc::sigset_t>();
@@ -173,6 +168,16 @@ fn prepare_thread() {
     // Acknowledgements wait for microseconds, which the kernel would round up to 50.
     // SAFETY: no memory is concerned.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
-    // SAFETY: the structure is of the stated length.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    for nice in [-20, 0] {
+        let attributes = SchedulerAttributes {
+            size: size_of::<SchedulerAttributes>() as u32,
+            nice,
+            runtime_nanos: SLICE_NANOS,
+            ..SchedulerAttributes::default()
+        };
+        // SAFETY: the structure is of the stated length.
+        if unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } == 0 {
+            break;
+        }
+    }
 }

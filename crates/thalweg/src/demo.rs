@@ -20,6 +20,9 @@ use thalweg_sys::netns::Network;
 use thalweg_text::{ByteSize, format_quantity, format_size, format_volume, parse_duration, wrap_words};
 use thalweg_wire::{SourceId, record_bytes};
 
+/// Bytes that the slots of all sources take at most, beyond what keeps their links busy.
+const SLOT_MEMORY: usize = 512 << 20;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Number of sources. With --input, as many as the recordings have (a VDIF file has one for each thread)
@@ -199,8 +202,7 @@ fn demo_devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
         }
         // The period is as many waveforms as the slots hold: after the first round a slot has its contents already, as
         // with the ring of buffers a digitizer writes by DMA, and the model costs nothing.
-        let batch = (DEFAULT_SLOT / record_bytes(size)).max(1);
-        let period = u64::from(slot_count_for(size)) * batch as u64;
+        let period = u64::from(slot_count_for(size)) * records_per_slot(size) as u64;
         let models = (0..options.sources.unwrap_or(3)).map(|_| {
             DeviceConfig::from(ModelAdcConfig { size: options.size, size_from: None, seed: 1, source: None, period })
         });
@@ -233,6 +235,7 @@ fn demo_topology(options: &Options) -> Result<Topology, Failure> {
     let mut largest = 0;
     let mut event_bytes = 0;
     let mut sources = Vec::new();
+    let share = SLOT_MEMORY / devices.len().max(1);
     for (index, mut device) in devices.into_iter().enumerate() {
         let id = SourceId::new(1, u16::try_from(index).map_err(Failure::usage)?);
         device.set_default_source(id);
@@ -240,6 +243,7 @@ fn demo_topology(options: &Options) -> Result<Topology, Failure> {
             Some(model) => usize::try_from(model.size.0).unwrap_or(usize::MAX),
             None => Feed::from(device.open_device(None).map_err(Failure::usage)?).max_payload(),
         };
+        let rate = options.rate.or(recorded);
         let source = SourceNodeConfig {
             name: format!("{}-{index}", device.kind_name()),
             id: id.to_string(),
@@ -248,10 +252,10 @@ fn demo_topology(options: &Options) -> Result<Topology, Failure> {
             link: options.link,
             adapter: demo_adapter(options.link, Some(index)),
             congestion: options.congestion.clone(),
-            rate: options.rate.or(recorded),
+            rate,
             burst: 1,
             policy: Policy::Block,
-            slots: slot_count_for(payload),
+            slots: slot_count_at(rate, payload, share),
             slot: None,
             wait: Wait::default(),
             cpu: None,
@@ -290,6 +294,23 @@ fn with_absolute_paths(mut topology: Topology) -> Result<Topology, Failure> {
     topology.resolve_paths(&here);
     topology.check_values().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
+}
+
+/// Returns the number of slots of a source with this rate: as many as hold what comes in half a second, so that nothing
+/// is lost while a busy machine, or its disk, stands still for that long. They take at most `share` bytes, where that is
+/// enough to keep the link busy.
+fn slot_count_at(rate: Option<EventRate>, payload: usize, share: usize) -> u32 {
+    let count = slot_count_for(payload);
+    let wanted = rate.map_or(0.0, |rate| rate.events_per_second() / 2.0 / records_per_slot(payload) as f64);
+    let most = share / record_bytes(payload).max(DEFAULT_SLOT);
+    // A multiple: what fills a slot once fills it again.
+    let times = (wanted.min(most as f64) / f64::from(count)).floor() as u32;
+    count * times.max(1)
+}
+
+/// Returns the number of records that share a slot.
+fn records_per_slot(payload: usize) -> usize {
+    (DEFAULT_SLOT / record_bytes(payload)).max(1)
 }
 
 /// Returns the number of slots of a source: enough to keep the link busy, few enough to stay in the cache.
