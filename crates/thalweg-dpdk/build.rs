@@ -10,11 +10,27 @@ fn main() {
     for variable in ["PKG_CONFIG", "PKG_CONFIG_PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
+    watch_descriptions();
     let object = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("shim.so");
     match (pkg_config("--cflags"), pkg_config("--libs-only-L")) {
         (Some(flags), Some(places)) => build(&object, &flags, &places),
         // An empty file means that there is no shim.
         _ => fs::write(&object, []).unwrap_or_else(|error| panic!("{}: {error}", object.display())),
+    }
+}
+
+/// Places of pkg-config's descriptions where pkg-config itself is not installed.
+const DESCRIPTION_PLACES: &str = "/usr/local/lib/pkgconfig:/usr/lib/x86_64-linux-gnu/pkgconfig:\
+                                  /usr/lib/aarch64-linux-gnu/pkgconfig:/usr/lib64/pkgconfig:/usr/lib/pkgconfig";
+
+/// Has this script run again when DPDK is installed, or removed: the directory changes in which its description is.
+fn watch_descriptions() {
+    let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
+    let asked = Command::new(program).args(["--variable", "pc_path", "pkg-config"]).output().ok();
+    let places = asked.map_or_else(String::new, |output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let places = if places.is_empty() { DESCRIPTION_PLACES } else { &places };
+    for place in places.split(':').filter(|place| Path::new(place).is_dir()) {
+        println!("cargo::rerun-if-changed={place}");
     }
 }
 

@@ -62,7 +62,7 @@ impl RunControl {
     pub fn request_boundary(&mut self, boundary: Boundary, facts: &impl Facts) -> Result<(), BoundaryRefused> {
         self.check_boundary(boundary)?;
         if self.phase == Phase::Paused {
-            self.orders.push_back(Order::MarkStep(self.furthest_position(facts)));
+            self.mark_step(facts);
             return Ok(());
         }
         // Reports received while the run was being resumed are not answers to this request.
@@ -87,16 +87,31 @@ impl RunControl {
         if waited < self.config.time_to_answer() && self.awaited_sources().next().is_some() {
             return;
         }
-        let event = self.furthest_position(facts);
         match boundary {
             Boundary::Step => {
-                self.orders.push_back(Order::MarkStep(event));
+                self.mark_step(facts);
                 self.resume_sources();
             }
-            // The run has all its events: it ends there by itself.
-            Boundary::NextRun if self.end.is_some_and(|end| event >= end) => self.resume_sources(),
-            Boundary::NextRun => self.switch_at(event),
+            Boundary::NextRun => {
+                let event = self.next_boundary(facts);
+                match self.end {
+                    // The run has all its events: it ends there by itself.
+                    Some(end) if event >= end => self.resume_sources(),
+                    _ => self.switch_at(event),
+                }
+            }
         }
+    }
+
+    fn mark_step(&mut self, facts: &impl Facts) {
+        self.last_boundary = self.next_boundary(facts);
+        self.orders.push_back(Order::MarkStep(self.last_boundary));
+    }
+
+    /// Returns the first event that no source has accepted, or the boundary before where that is further: the source that
+    /// was there may have been given up since.
+    fn next_boundary(&self, facts: &impl Facts) -> EventId {
+        self.furthest_position(facts).max(self.last_boundary)
     }
 
     /// Takes a source's relay that the leading builder begins the next run at this event; the source goes on.
@@ -133,13 +148,14 @@ impl RunControl {
     /// Ends the run under way where the leading builder does, and begins the next one there.
     pub(crate) fn follow_to_next_run(&mut self, first: EventId, run: RunNumber, facts: &impl Facts) {
         self.orders.push_back(Order::PrepareNext(run));
-        self.switch_at(first.max(facts.closed_until()));
+        self.switch_at(first.max(facts.closed_until()).max(self.last_boundary));
     }
 
     /// Lets the run under way end, and the next one begin, at this event.
     fn switch_at(&mut self, event: EventId) {
-        self.boundary = Some(event);
+        (self.boundary, self.last_boundary) = (Some(event), event);
         self.next_began = self.pace.elapsed();
+        self.must_end_next = false;
         let events = self.config.end.map(|end| end.0 - self.config.first.0);
         self.end = events.map(|events| EventId(event.0.saturating_add(events)));
         self.config.end = self.end;
@@ -171,10 +187,12 @@ impl RunControl {
 
     /// Waits for the counters of all sources, and for the fragments they hold of events before the boundary.
     pub(crate) fn wait_for_crossing(&mut self, free: Duration, facts: &impl Facts) {
-        // A command that waits for the next run does not wait for a slow source.
-        let is_patient = self.kept_commands.is_empty();
+        // A command, or a failure, that waits for the next run does not wait for a slow source.
+        let is_patient = self.kept_commands.is_empty() && !self.must_end_next;
+        let boundary = self.boundary.unwrap_or_default();
         for index in 0..self.sources.len() {
-            let (offered, timeout) = (facts.offered_until(index), self.config.timeout);
+            // Events beyond the boundary are no progress towards it.
+            let (offered, timeout) = (facts.offered_until(index).min(boundary), self.config.timeout);
             let source = &mut self.sources[index];
             if std::mem::replace(&mut source.reached, offered) < offered && is_patient {
                 source.waited = Duration::ZERO;

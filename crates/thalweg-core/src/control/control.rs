@@ -49,7 +49,11 @@ pub struct RunControl {
     pub(crate) kept_commands: Vec<Command>,
     /// First event of the next run, and time at which it was decided on; `None` if no run is under way to the next one.
     pub(crate) boundary: Option<EventId>,
+    /// First event of the run, or of the latest step or run that was agreed on.
+    pub(crate) last_boundary: EventId,
     pub(crate) next_began: Duration,
+    /// True if there is a reason to end the next run as soon as it has begun.
+    pub(crate) must_end_next: bool,
     pub(crate) orders: VecDeque<Order>,
 }
 
@@ -161,7 +165,9 @@ impl RunControl {
             stop_requested: false,
             kept_commands: Vec::new(),
             boundary: None,
+            last_boundary: config.first,
             next_began: Duration::ZERO,
+            must_end_next: false,
             orders: VecDeque::new(),
             config,
         }
@@ -383,8 +389,10 @@ impl RunControl {
     }
 
     /// Ends the run for this cause, unless it is ending already. A run that waits for its last sources, however slow
-    /// they are, ends within its timeout from now on.
+    /// they are, ends within its timeout from now on. On the way to the next run, that one has to be ended for the same
+    /// cause when it has begun.
     pub fn stop_run(&mut self, cause: Cause) {
+        self.must_end_next |= matches!(self.phase, Phase::Switching { .. });
         let is_under_way =
             matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. });
         if !is_under_way && !self.is_patient() {

@@ -114,8 +114,10 @@ impl RunControl {
         let (held, resumed) = self.sources.iter().fold((0, 0), |(held, resumed), source| {
             (held + usize::from(source.next.is_some()), resumed + usize::from(source.resumed))
         });
+        let end = self.end.unwrap_or(FOREVER);
         for index in 0..self.sources.len() {
-            let (offered, patient) = (facts.offered_until(index), self.is_patient());
+            // Events beyond the end are no progress towards it.
+            let (offered, patient) = (facts.offered_until(index).min(end), self.is_patient());
             let source = &mut self.sources[index];
             // The source is on its way to an end that was known from the beginning, as fast as it has events.
             if std::mem::replace(&mut source.reached, offered) < offered && patient {

@@ -27,6 +27,30 @@ proptest! {
     }
 }
 
+/// Plays a plan with one builder and sources that run free.
+fn play(natures: &[Nature], happenings: &[(usize, Happening)]) {
+    let source = |nature: &Nature| SourcePlan { rate: 1e6, events: u64::MAX, nature: *nature };
+    let sources = natures.iter().map(source).collect();
+    let (builders, happenings) = (1, happenings.to_vec());
+    let plan = Plan { builders, starts_alone: true, events: None, duration: None, sources, happenings };
+    World::new(&plan).take_its_course(&plan);
+}
+
+/// A source that offers more and more of the next run, and delivers nothing of this one, makes no progress.
+#[test]
+fn a_source_that_withholds_data_at_a_boundary_is_given_up_although_it_goes_on() {
+    let next_run = Happening::Boundary(0, Boundary::NextRun);
+    play(&[Nature::Withholds, Nature::Hangs(24)], &[(1, next_run), (23, Happening::DiskFails(0))]);
+}
+
+/// The source that was furthest at the first boundary is gone at the second.
+#[test]
+fn boundaries_do_not_go_back() {
+    let (step, next_run) = (Happening::Boundary(0, Boundary::Step), Happening::Boundary(0, Boundary::NextRun));
+    play(&[Nature::Dies(25), Nature::Hangs(0)], &[(1, step), (27, step)]);
+    play(&[Nature::Dies(75)], &[(1, next_run), (96, next_run)]);
+}
+
 #[derive(Debug, Clone)]
 struct Plan {
     builders: usize,
