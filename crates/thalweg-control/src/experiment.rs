@@ -247,6 +247,10 @@ impl Experiment {
         if nodes.iter().all(|node| node.status.topology.is_empty()) {
             return ExperimentState::Idle;
         }
+        // It gets the topology with its first report.
+        if nodes.iter().any(|node| node.hello.is_some() && node.status.topology.is_empty()) {
+            return ExperimentState::Configuring;
+        }
         let is_armed = reported == Some(State::Armed) && nodes.iter().all(|node| node.status.is_armed);
         if is_armed { ExperimentState::Armed } else { ExperimentState::Configured }
     }
@@ -270,7 +274,11 @@ impl Experiment {
                 troubles.push(format!("node {name} is not connected to this service"));
             } else if !node.status.failure.is_empty() {
                 troubles.push(format!("{name}{host}: {}", node.status.failure));
-            } else if !node.status.topology.is_empty() && node.status.topology != digest {
+            } else if node.status.topology.is_empty() {
+                if topology_digest(&self.topology) != digest {
+                    troubles.push(format!("{name}{host} has no topology: configure the experiment anew"));
+                }
+            } else if node.status.topology != digest {
                 troubles
                     .push(format!("{name}{host} has another topology than the others: configure the experiment anew"));
             }

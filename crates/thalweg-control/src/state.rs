@@ -164,7 +164,8 @@ impl CommandName {
     fn legal_states(self) -> &'static [ExperimentState] {
         use ExperimentState as S;
         match self {
-            Self::Configure => &[S::Idle, S::Configured, S::Armed, S::Error],
+            // A node may be about to get the topology again; of a command under way, the experiment refuses it.
+            Self::Configure => &[S::Idle, S::Configuring, S::Configured, S::Armed, S::Error],
             Self::Arm => &[S::Configured, S::Armed],
             Self::Start => &[S::Armed],
             Self::Stop => &[S::Running, S::Pausing, S::Paused, S::Switching],

@@ -61,6 +61,7 @@
 //! | --- | --- |
 //! | `port` | A port: connections in turn, their timers, and the distribution of credit |
 //! | `connection` | One end of a connection: its stages, its timeouts, and the order in which it sends |
+//! | `answer_wait` | The time for which a status waits for the upper layer's answer |
 //! | `sending` | Sending half of a class: the window, its bitmaps, and losses found in them |
 //! | `receiving` | Receiving half of a class: the window, its bitmaps, and the credit granted |
 //! | `credit` | The bound on the credit of all connections, and its pace |

@@ -90,7 +90,8 @@ impl NodeModel {
                 Some((id, error))
             }
             ToNode::Arm { id } => {
-                let error = has_run.then(|| busy.to_owned());
+                let has_none = self.status.topology.is_empty().then(|| "it has no topology".to_owned());
+                let error = has_run.then(|| busy.to_owned()).or(has_none);
                 if error.is_none() {
                     self.prepare();
                     self.status.is_armed = true;
@@ -595,4 +596,38 @@ fn a_node_is_restarted_unless_it_has_a_part_in_what_goes_on() {
     assert!(experiment.check_restart("adc").is_err(), "whether it has a part in the run is not known yet");
     experiment.node_reported("adc", NodeStatus { unix_nanos: 1, ..NodeStatus::default() });
     assert_eq!(experiment.check_restart("adc"), Ok(()), "this process has come since");
+}
+
+#[test]
+fn a_node_that_was_started_anew_has_the_topology_before_arming_is_legal() {
+    let (mut experiment, status) = armed_experiment();
+    experiment.node_disconnected("adc", 1);
+    assert_eq!(experiment.state(), ExperimentState::Error);
+    let hello =
+        NodeHello { node: "adc".into(), session: 2, ..experiment.find_member("b0").unwrap().hello.clone().unwrap() };
+    experiment.node_connected(hello).unwrap();
+    assert_eq!(experiment.state(), ExperimentState::Configuring);
+    assert_eq!(
+        experiment.check_command(CommandName::Arm).unwrap_err(),
+        "cannot arm: the experiment is configuring: wait until that is done"
+    );
+    experiment.node_reported("adc", NodeStatus { unix_nanos: 1, ..NodeStatus::default() });
+    let sent = experiment.next_action();
+    assert!(matches!(sent, Some(Action::Send { message: ToNode::Configure { .. }, .. })), "{sent:?}");
+    assert_eq!(experiment.state(), ExperimentState::Configuring);
+    assert_eq!(experiment.check_command(CommandName::Configure), Ok(()), "should it refuse the topology");
+    experiment.node_reported("adc", NodeStatus { is_armed: false, ..status });
+    assert_eq!(experiment.state(), ExperimentState::Configured);
+}
+
+#[test]
+fn a_node_without_a_topology_is_named_where_this_service_has_another_one_than_the_nodes() {
+    let (mut experiment, mut status) = armed_experiment();
+    for node in ["b0", "b1"] {
+        status.topology = "of another file".into();
+        experiment.node_reported(node, status.clone());
+    }
+    experiment.node_reported("adc", NodeStatus { unix_nanos: 1, ..NodeStatus::default() });
+    assert_eq!(experiment.state(), ExperimentState::Error);
+    assert_eq!(experiment.state_sentence(), "adc on host has no topology: configure the experiment anew");
 }
