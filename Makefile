@@ -26,7 +26,7 @@ TESTS = --locked $(MEMBERS)
 NEXTEST = cargo nextest run $(TESTS) --test-threads $(THREADS)
 # Clippy compiles as rustc does, and lints on the way: the tests are compiled once for both.
 CLIPPY := $(shell clippy-driver --version >/dev/null 2>&1 && echo clippy-driver)
-check test format lint lint-bare build-tests test-rust test-some test-python test-dist: export RUSTC_WORKSPACE_WRAPPER := $(CLIPPY)
+check test format lint lint-bare build-tests test-rust test-some test-python test-dist test-python-dist: export RUSTC_WORKSPACE_WRAPPER := $(CLIPPY)
 # Tests of one file may share ports and sockets.
 # Most tests wait for something now and then.
 PYTEST = $(PYTHON) -m pytest -n $$((2 * $(shell nproc)))
@@ -52,7 +52,7 @@ shift: ## Run control of three simulated sources and a builder, with its page an
 .PHONY: test
 test: ## Run every test
 	@$(MAKE) --no-print-directory -j 2 build-tests venv-test
-	@scripts/test.py format lint test-rust test-loom test-python test-dist
+	@scripts/test.py format lint test-rust test-loom test-python-dist
 
 .PHONY: check
 check: ## A few minutes' part of it, for use while working
@@ -154,16 +154,30 @@ test-loom: setup ## Every interleaving of the shared-memory rings
 
 .PHONY: test-python
 test-python: build-tests venv-test ## The Python package, against runs written by the program (ARGS="-k follow": some of it)
-	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
-	$(PYTHON) -m ruff check python scripts examples packaging .ci
-	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
+	$(MAKE_MODULE)
 	$(PYTEST) --junitxml $(TARGET)/junit-python.xml $(ARGS) python/tests
 
 .PHONY: test-dist
 test-dist: build-tests venv-test ## The packages, made of the program as tests build it, each installed into an empty place
-	@if command -v dpkg-shlibdeps >/dev/null 2>&1; then \
-		scripts/dist.sh dev && $(PYTEST) --junitxml $(TARGET)/junit-packages.xml packaging/tests; \
-	else scripts/skip.sh test-dist "dpkg-shlibdeps is not installed (apt-get install dpkg-dev)"; fi
+	@$(call packaged,scripts/dist.sh dev && $(PYTEST) --junitxml $(TARGET)/junit-packages.xml packaging/tests)
+
+# Both in one pool.
+.PHONY: test-python-dist
+test-python-dist: build-tests venv-test
+	$(MAKE_MODULE)
+	@$(call packaged,scripts/dist.sh dev)
+	$(PYTEST) --junitxml $(TARGET)/junit-python.xml $(if $(DPKG),packaging/tests) python/tests
+
+define MAKE_MODULE
+	scripts/setup.sh module $(BUILT)/lib_thalweg.so
+	$(PYTHON) -m ruff check python scripts examples packaging .ci
+	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
+endef
+
+DPKG := $(shell command -v dpkg-shlibdeps)
+define packaged
+	$(if $(DPKG),$(1),scripts/skip.sh test-dist "dpkg-shlibdeps is not installed (apt-get install dpkg-dev)")
+endef
 
 .PHONY: site
 site: venv-site build ## The documentation as a site in target/site, with the reference of Python and Rust
