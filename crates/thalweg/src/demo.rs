@@ -296,12 +296,12 @@ fn with_absolute_paths(mut topology: Topology) -> Result<Topology, Failure> {
     Ok(topology)
 }
 
-/// Returns the number of slots of a source with this rate: as many as hold what comes in half a second, so that nothing
-/// is lost while a busy machine, or its disk, stands still for that long. They take at most `share` bytes, where that is
+/// Returns the number of slots of a source with this rate: as many as hold what comes in a second, so that nothing is
+/// lost while a busy machine, or its disk, stands still for that long. They take at most `share` bytes, where that is
 /// enough to keep the link busy.
 fn slot_count_at(rate: Option<EventRate>, payload: usize, share: usize) -> u32 {
     let count = slot_count_for(payload);
-    let wanted = rate.map_or(0.0, |rate| rate.events_per_second() / 2.0 / records_per_slot(payload) as f64);
+    let wanted = rate.map_or(0.0, |rate| rate.events_per_second() / records_per_slot(payload) as f64);
     let most = share / record_bytes(payload).max(DEFAULT_SLOT);
     // A multiple: what fills a slot once fills it again.
     let times = (wanted.min(most as f64) / f64::from(count)).floor() as u32;

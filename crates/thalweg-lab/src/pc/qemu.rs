@@ -41,7 +41,9 @@ const KERNEL: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable 
 pub(crate) fn qemu_arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsString>> {
     let mut all = Arguments(Vec::new());
     // Without the features by which the kernel copies with `rep movsb`: QEMU emulates that byte by byte.
-    all.add_words("-nodefaults -no-user-config -display none -no-reboot -accel tcg,thread=multi -cpu max,erms=off,fsrm=off");
+    all.add_words(
+        "-nodefaults -no-user-config -display none -no-reboot -accel tcg,thread=multi -cpu max,erms=off,fsrm=off",
+    );
     all.add_words(&format!("-smp {} -m {}M", machine.processors, machine.memory.0.div_ceil(1 << 20)));
     all.add_word("-kernel").add_word(&files.kernel).add_word("-initrd").add_word(&files.initramfs);
     // The IOMMU must be named before the devices it serves.
