@@ -150,7 +150,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 def test_run_control_starts_units_and_sees_them_fail(machine: Machine) -> None:
     machine.run("systemctl start thalweg-control")
-    assert machine.property("thalweg-control", "StatusText").startswith("idle: ")
+    # It comes in a message of its own, behind that of being ready.
+    machine.wait_for("its status", "systemctl show --property=StatusText thalweg-control", "=idle: ")
     tokens = machine.run("cat /var/lib/thalweg/control/tokens.toml")
     token = re.search(r'name = "node"\n(?:.*\n)*?secret = "(.*)"', tokens)
     assert token is not None
