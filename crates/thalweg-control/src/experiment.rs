@@ -247,7 +247,7 @@ impl Experiment {
         if nodes.iter().all(|node| node.status.topology.is_empty()) {
             return ExperimentState::Idle;
         }
-        // It gets the topology with its first report.
+        // A node that was started anew is sent the topology when it first reports.
         if nodes.iter().any(|node| node.hello.is_some() && node.status.topology.is_empty()) {
             return ExperimentState::Configuring;
         }

@@ -52,7 +52,7 @@ pub struct RunControl {
     /// First event of the run, or of the latest step or run that was agreed on.
     pub(crate) last_boundary: EventId,
     pub(crate) next_began: Duration,
-    /// True if there is a reason to end the next run as soon as it has begun.
+    /// True if there is a reason to end the next run as soon as it has begun: slow sources are not waited for.
     pub(crate) must_end_next: bool,
     pub(crate) orders: VecDeque<Order>,
 }
@@ -389,8 +389,8 @@ impl RunControl {
     }
 
     /// Ends the run for this cause, unless it is ending already. A run that waits for its last sources, however slow
-    /// they are, ends within its timeout from now on. On the way to the next run, that one has to be ended for the same
-    /// cause when it has begun.
+    /// they are, ends within its timeout from now on. On the way to the next run, slow sources are not waited for; call
+    /// this again once that run has begun, to end it.
     pub fn stop_run(&mut self, cause: Cause) {
         self.must_end_next |= matches!(self.phase, Phase::Switching { .. });
         let is_under_way =
