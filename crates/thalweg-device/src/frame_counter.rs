@@ -19,6 +19,8 @@ const LARGEST_GAP_IN_TIME: i128 = 1 << 31;
 const MAX_JUMP_FRAMES: i128 = 1 << 16;
 /// Maximum by which a frame is ahead that is accepted at any pace of the device.
 const MAX_NEAR_FRAMES: i128 = 64;
+/// Number of frames, at a device's pace, from which on those after a silence may have waited in it.
+const MIN_WAITED_FRAMES: f64 = 16.0;
 /// Time over which the rate of a device is measured before it is known.
 const PACE_WINDOW: Duration = Duration::from_secs(1);
 /// Number of frames over which the rate is measured by the device's own clock.
@@ -159,6 +161,13 @@ struct Pace {
     looks: [Option<(Duration, u64)>; WINDOW_COUNT],
     /// Frames per second: the most in one window.
     fastest: Option<f64>,
+    /// Frames per second that the device can have had at most, as long as the frame that ended each window may have
+    /// waited; and whether one window ended with a frame that did not wait.
+    upper_bound: f64,
+    is_measured: bool,
+    /// Time of the last frame, and the longest time between two frames of this window.
+    last: Duration,
+    longest_silence: Duration,
     /// Frames per second by the device's clock, over some frames; and the frames since the last measurement, with their
     /// nanoseconds.
     by_device: Option<f64>,
@@ -625,21 +634,29 @@ impl FrameCounter {
 impl Pace {
     /// Records that the frame with this number came.
     fn record_frame(&mut self, number: u64, now: Duration) {
-        let last = self.looks[WINDOW_COUNT - 1];
-        if let Some((since, first)) = last {
+        if let Some((since, first)) = self.looks[WINDOW_COUNT - 1] {
+            self.longest_silence = self.longest_silence.max(now.saturating_sub(self.last));
+            self.last = now;
             if now < since + PACE_WINDOW {
                 return;
             }
-            let pace = number.saturating_sub(first) as f64 / (now - since).as_secs_f64();
+            let (frames, time) = (number.saturating_sub(first) as f64, now - since);
+            let pace = frames / time.as_secs_f64();
             self.fastest = Some(self.fastest.map_or(pace, |fastest| fastest.max(pace)));
+            // After a silence that is long for this device, the frame may have waited since the silence began.
+            let waited = self.longest_silence.as_secs_f64() * pace >= MIN_WAITED_FRAMES;
+            self.is_measured |= !waited;
+            let shortest = time.saturating_sub(self.longest_silence).as_secs_f64();
+            self.upper_bound = if self.is_measured { 0.0 } else { self.upper_bound.max(frames / shortest) };
         }
+        (self.last, self.longest_silence) = (now, Duration::ZERO);
         self.looks.rotate_left(1);
         self.looks[WINDOW_COUNT - 1] = Some((now, number));
     }
 
     /// Returns the highest number that the device can have reached by now, or `None` if that is not known.
     fn max_reachable_number(&self, now: Duration) -> Option<u64> {
-        let fastest = self.fastest? * MAX_SPEEDUP_FACTOR;
+        let fastest = self.fastest?.max(self.upper_bound.min(MAX_FRAMES_PER_SECOND)) * MAX_SPEEDUP_FACTOR;
         let reachable =
             self.looks.iter().flatten().map(|(since, number)| {
                 number.saturating_add((fastest * now.saturating_sub(*since).as_secs_f64()) as u64)
@@ -1047,6 +1064,22 @@ mod tests {
         }
         let number = counter.accept_count(140, 100, NOW + Duration::from_millis(5400));
         assert!(number == FrameNumber::At(140) && !counter.is_certain(140), "{number:?}");
+    }
+
+    /// 500 frames a second, and the host stands still from 0.7 to 1 s: the four frames that were under way come first,
+    /// and end the first second of the measurement. Those that nobody read are lost.
+    #[test]
+    fn a_pace_that_was_measured_over_a_standstill_makes_no_loss_a_restart() {
+        for trust in [Trust::DRIVER, Trust::DATAGRAMS, Trust::CAMERA] {
+            let mut counter = FrameCounter::new(CounterRules::new(32, Trust { at_once: 1000, ..trust }));
+            for frame in (0..354).chain(500..600) {
+                let taken = NOW + Duration::from_millis(2) * frame;
+                let now = if frame < 350 { taken } else { taken.max(NOW + Duration::from_secs(1)) };
+                let number = u64::from(frame);
+                assert_eq!(counter.accept_count(number, 0, now), FrameNumber::At(number), "{trust:?}");
+            }
+            assert_eq!((counter.restart_count(), counter.is_certain(599)), (0, true), "{trust:?}");
+        }
     }
 
     #[test]
