@@ -637,6 +637,11 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         timer.into_iter().chain(credit).min().map(Duration::from_nanos)
     }
 
+    /// Returns whether [`next_frame`](Self::next_frame) may have something to do at this time.
+    pub fn is_due(&self, now: Duration) -> bool {
+        self.pool.has_waiting() || self.next_deadline().is_some_and(|at| at <= now)
+    }
+
     /// Gives a turn to the connections whose timers are due.
     fn run_timers(&mut self, now: u64) {
         while let Some(Reverse((at, index))) = self.timers.peek().copied() {

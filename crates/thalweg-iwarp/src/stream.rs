@@ -283,6 +283,11 @@ impl Stream {
 }
 
 impl Stream {
+    /// Returns whether [`next_segment`](Self::next_segment) may find something to do.
+    pub fn has_segment(&mut self) -> bool {
+        self.may_transmit()
+    }
+
     /// Fills in the next segment to send, and returns whether there is one. Its places are valid at the time of the
     /// call: the caller reads their bytes, or takes hold of their memory, before it calls anything that invalidates
     /// memory.

@@ -242,8 +242,7 @@ impl CompletionQueue {
             state.empty_polls = 0;
             return Ok(Some(completion));
         }
-        let worked = self.inner.device.make_progress();
-        self.inner.device.note_poll();
+        let worked = self.inner.device.make_progress_by_poll();
         if worked && let Some(completion) = state.take_entry()? {
             state.empty_polls = 0;
             return Ok(Some(completion));

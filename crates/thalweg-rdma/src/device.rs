@@ -391,12 +391,18 @@ impl Driver {
 }
 
 impl Embedded {
+    /// Does the work there is, unless another thread is doing it. Returns whether there was any.
+    #[inline]
+    fn make_progress(&self, now: Instant) -> bool {
+        self.engine.try_lock().is_some_and(|mut engine| engine.make_progress(now, &Instant::now))
+    }
+
     /// Does the work there is, or sleeps until there may be some. Returns whether one of `others` is readable.
     fn drive_or_sleep(&self, others: &[BorrowedFd<'_>]) -> Result<bool, VerbsError> {
         let _ = self.bell.clear_wakeups()?;
         let now = Instant::now();
         let mut engine = self.engine.lock();
-        if engine.make_progress(&|| now) {
+        if engine.make_progress(now, &|| now) {
             MutexGuard::unlock_fair(engine);
             return Ok(false);
         }
@@ -529,15 +535,16 @@ impl DeviceInner {
     #[inline]
     pub(crate) fn make_progress(&self) -> bool {
         let BackEnd::Embedded { shared, .. } = &self.back_end else { return false };
-        shared.engine.try_lock().is_some_and(|mut engine| engine.make_progress(&Instant::now))
+        shared.make_progress(Instant::now())
     }
 
-    /// Takes note that the program has polled a completion queue which had nothing yet.
+    /// Does the same for a program that has polled a completion queue which had nothing yet.
     #[inline]
-    pub(crate) fn note_poll(&self) {
-        if let BackEnd::Embedded { shared, .. } = &self.back_end {
-            shared.driver.last_poll.store(shared.driver.time(Instant::now()), Ordering::Relaxed);
-        }
+    pub(crate) fn make_progress_by_poll(&self) -> bool {
+        let BackEnd::Embedded { shared, .. } = &self.back_end else { return false };
+        let now = Instant::now();
+        shared.driver.last_poll.store(shared.driver.time(now), Ordering::Relaxed);
+        shared.make_progress(now)
     }
 
     /// Registers a range of a file.
@@ -631,7 +638,7 @@ impl DeviceInner {
         if let BackEnd::Embedded { shared, .. } = &self.back_end {
             let _ = shared.bell.clear_wakeups()?;
             let mut engine = shared.engine.lock();
-            if engine.make_progress(&|| now) {
+            if engine.make_progress(now, &|| now) {
                 return Ok(());
             }
             match engine.prepare_sleep(now) {

@@ -103,10 +103,10 @@ impl DrivenRnic {
     }
 
     #[inline]
-    pub(crate) fn make_progress(&mut self, clock: Clock<'_>) -> bool {
+    pub(crate) fn make_progress(&mut self, now: Instant, clock: Clock<'_>) -> bool {
         match self {
-            Self::Software(engine) => engine.make_progress(clock),
-            Self::Device(adapter) => adapter.make_progress(clock()),
+            Self::Software(engine) => engine.make_progress(now, clock),
+            Self::Device(adapter) => adapter.make_progress(now),
         }
     }
 

@@ -281,7 +281,7 @@ impl Engine {
             spare: Vec::new(),
             retry_at: None,
         };
-        match insert_object(&mut self.efe_ports, port, "ports of EFE")? {
+        match insert_object(&mut self.efe_ports, Box::new(port), "ports of EFE")? {
             Reply::Handle(handle) => Ok((handle, address)),
             other => Err(CommandError::Unknown(format!("{other:?}"))),
         }
@@ -402,6 +402,9 @@ impl Engine {
         let Carrier::Efe(EfeCarrier { port: handle, connection, segment_limit_bytes, .. }) = path.carrier else {
             return false;
         };
+        if !path.stream.has_segment() {
+            return false;
+        }
         let Some(mut port) = self.efe_ports.take(handle) else { return false };
         let any = self.with_memory(queue, path, |stream, memory, segment, carrier| {
             let mut any = false;
@@ -668,17 +671,16 @@ impl Engine {
     pub(crate) fn flush_efe_ports(&mut self, now: Duration) {
         for index in 0..self.efe_ports.place_count() {
             let Some(handle) = self.efe_ports.handle_at(index) else { continue };
-            let Some(EfePort { io, port, listener, numbers, open_connections, retry_at, .. }) =
-                self.efe_ports.get_mut(handle)
-            else {
-                continue;
-            };
-            let max_frame_bytes = port.max_frame_bytes();
-            while io.queue_in_place(max_frame_bytes, &mut |place| {
-                port.next_frame(now, place).map(|frame| (frame.to, frame.bytes))
-            }) {}
-            // What the kernel does not take is offered again; what a port that fails has is lost.
-            *retry_at = (!io.flush_burst().unwrap_or(true)).then_some(now + UNSENT_INTERVAL);
+            let Some(found) = self.efe_ports.get_mut(handle) else { continue };
+            let EfePort { io, port, listener, numbers, open_connections, retry_at, .. } = &mut **found;
+            if retry_at.is_some() || port.is_due(now) {
+                let max_frame_bytes = port.max_frame_bytes();
+                while io.queue_in_place(max_frame_bytes, &mut |place| {
+                    port.next_frame(now, place).map(|frame| (frame.to, frame.bytes))
+                }) {}
+                // What the kernel does not take is offered again; what a port that fails has is lost.
+                *retry_at = (!io.flush_burst().unwrap_or(true)).then_some(now + UNSENT_INTERVAL);
+            }
             let has_numbers = numbers.as_ref().is_some_and(|numbers| numbers.used > 0);
             if listener.is_none() && *open_connections == 0 && !has_numbers {
                 self.efe_ports.remove(handle);

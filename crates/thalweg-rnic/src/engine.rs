@@ -58,8 +58,8 @@ pub struct Engine {
     pub(crate) handshakes: Slots<Handshake>,
     pub(crate) lingering: Vec<LingeringSocket>,
     pub(crate) ended_listeners: Vec<EndedListener>,
-    /// Ports of EFE.
-    pub(crate) efe_ports: Slots<EfePort>,
+    /// Ports of EFE, each of which is taken out while it is served.
+    pub(crate) efe_ports: Slots<Box<EfePort>>,
     pub(crate) sockets: Sockets,
     /// Queue pairs by their numbers, and those that are to call their peers again.
     pub(crate) numbers: HashMap<u32, u32>,
@@ -274,16 +274,19 @@ impl Engine {
             || self.queues.iter().any(|(_, queue)| queue.stream.as_ref().is_some_and(|path| path.has_unsent()))
     }
 
-    /// Does what can be done now, a bounded amount for each queue pair. Returns whether anything was done.
-    pub fn make_progress(&mut self, clock: Clock<'_>) -> bool {
-        let mut worked = self.serve_sockets(clock);
+    /// Does what can be done `now`, a bounded amount for each queue pair. Returns whether anything was done.
+    pub fn make_progress(&mut self, now: Instant, clock: Clock<'_>) -> bool {
+        let mut worked = self.serve_sockets(now);
         self.repeat_due_calls();
         for index in 0..self.queues.place_count() {
             if let Some(queue) = self.queues.handle_at(index) {
                 worked |= self.take_turns(queue, clock);
             }
         }
-        self.flush_sockets(clock);
+        if worked {
+            self.update_time(clock());
+        }
+        self.flush_efe_ports(self.last_socket_time());
         self.post_overrun_notices();
         if self.events_wait {
             self.flush_events();
@@ -294,7 +297,10 @@ impl Engine {
     /// Does for one queue pair what [`make_progress`](Self::make_progress) does for all.
     pub fn progress_queue(&mut self, queue: u32, clock: Clock<'_>) -> bool {
         let worked = self.take_turns(queue, clock);
-        self.flush_sockets(clock);
+        if self.efe_ports.place_count() > 0 {
+            self.update_time(clock());
+            self.flush_efe_ports(self.last_socket_time());
+        }
         worked
     }
 

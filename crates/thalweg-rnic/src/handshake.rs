@@ -2,7 +2,7 @@
 
 use crate::command::{CONNECT_TIMEOUT, CommandError, ConnectionEvent, ConnectionParameters};
 use crate::connection::{ListenerSocket, Request, RequestOrigin};
-use crate::engine::{Clock, Engine, encode_event, insert_object};
+use crate::engine::{Engine, encode_event, insert_object};
 use crate::queue_pair::Path;
 use crate::stream::Carrier;
 use crate::tcp::tcp_stream;
@@ -219,11 +219,10 @@ impl Engine {
 
     /// Takes note of sockets that are ready, and goes on with connections that are being set up. Returns whether anything
     /// was done.
-    pub(crate) fn serve_sockets(&mut self, clock: Clock<'_>) -> bool {
+    pub(crate) fn serve_sockets(&mut self, now: Instant) -> bool {
         if self.sockets.poll.is_none() {
             return false;
         }
-        let now = clock();
         self.update_time(now);
         let mut any = self.sockets.has_streams && self.take_socket_events(now);
         any |= self.serve_efe_ports(self.sockets.last);
@@ -288,14 +287,6 @@ impl Engine {
     /// Returns the last time that was looked at.
     pub(crate) fn last_socket_time(&self) -> Duration {
         self.sockets.last
-    }
-
-    /// Sends what ports of EFE have to send.
-    pub(crate) fn flush_sockets(&mut self, clock: Clock<'_>) {
-        if self.efe_ports.place_count() > 0 {
-            self.update_time(clock());
-            self.flush_efe_ports(self.sockets.last);
-        }
     }
 
     /// Sets the time from which waits count that the next command begins. An RNIC that nothing drives for long does not

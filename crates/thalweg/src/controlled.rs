@@ -186,11 +186,13 @@ impl Accepted {
     /// Adds a service, and reports the state of the run.
     fn add_place(&self, place: &str, state: &str) {
         let mut places = self.0.lock();
-        if places.insert(place.to_owned()) && places.len() == 1 {
+        let is_first = places.insert(place.to_owned()) && places.len() == 1;
+        let list: Vec<&str> = places.iter().map(String::as_str).collect();
+        // Before the unit is ready, so that a ready unit has a state.
+        service_manager::report_status(&format!("connected to {}: {state}", list.join(", ")));
+        if is_first {
             service_manager::report_ready();
         }
-        let places: Vec<&str> = places.iter().map(String::as_str).collect();
-        service_manager::report_status(&format!("connected to {}: {state}", places.join(", ")));
     }
 
     /// Removes a service, and reports the problem if there is no other one.

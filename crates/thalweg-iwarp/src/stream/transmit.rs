@@ -162,6 +162,17 @@ impl Stream {
         true
     }
 
+    pub(super) fn may_transmit(&mut self) -> bool {
+        match self.sender.state {
+            SendState::Terminating(_) => true,
+            SendState::Closed => false,
+            SendState::Open | SendState::Closing => {
+                !self.sender.awaits_peer
+                    && (self.sender.sending.is_some() || !self.inbound.is_empty() || self.is_request_ready())
+            }
+        }
+    }
+
     /// Chooses the message to send next: posted requests and responses in turn, each in its own order (RFC 5040 §5.5
     /// rules 13, 20).
     fn choose_message(&mut self) -> Option<Sending> {

@@ -71,13 +71,13 @@ proptest! {
                 memory.store_bytes(cell + 8, &[bytes[0] % 10, 2, bytes[0] % 4, 0, 0, 0, 0, 0]);
             }
             for _ in 0..20 {
-                engine.make_progress(&Instant::now);
+                engine.make_progress(Instant::now(), &Instant::now);
             }
             engine.prepare_sleep(Instant::now());
             engine.cancel_sleep();
         }
         engine.remove_client(attacker);
-        prop_assert!(!engine.make_progress(&Instant::now));
+        prop_assert!(!engine.make_progress(Instant::now(), &Instant::now));
     }
 
     #[test]

@@ -43,14 +43,14 @@ pub fn run(bytes: &[u8]) {
             ring.store_bytes((element + 12).min(ring.size_bytes() - 4), &stag.to_ne_bytes());
             ring.store_bytes(TAIL_OFFSET, &u32::from(place & 7).to_ne_bytes());
         }
-        engine.make_progress(&Instant::now);
+        engine.make_progress(Instant::now(), &Instant::now);
         engine.prepare_sleep(Instant::now());
         engine.cancel_sleep();
     }
     let mut content = [0; REGION_BYTES];
     memory.load_bytes(0, &mut content);
     engine.remove_client(client);
-    assert!(!engine.make_progress(&Instant::now), "work is left of a program that has gone");
+    assert!(!engine.make_progress(Instant::now(), &Instant::now), "work is left of a program that has gone");
 }
 
 /// Returns the memory of the rings of a connected queue pair and of its completion queue, and a STag of the program's.
