@@ -1067,7 +1067,7 @@ mod tests {
     }
 
     /// 500 frames a second, and the host stands still from 0.7 to 1 s: the four frames that were under way come first,
-    /// and end the first second of the measurement. Those that nobody read are lost.
+    /// and end the first second of the measurement. The others of that time are lost.
     #[test]
     fn a_pace_that_was_measured_over_a_standstill_makes_no_loss_a_restart() {
         for trust in [Trust::DRIVER, Trust::DATAGRAMS, Trust::CAMERA] {
