@@ -70,10 +70,14 @@ def server(service: ControlService, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def device(server: Server) -> Any:
     """Client of the device."""
+    return patient_client(server.wait_for_name())
+
+
+def patient_client(name: str) -> Any:
+    """Returns the client of a device that waits for longer than Tango's three seconds: arming examines all hosts."""
     import tango
 
-    device = tango.DeviceProxy(server.wait_for_name())
-    # Longer than Tango's three seconds: arming examines all hosts.
+    device = tango.DeviceProxy(name)
     device.set_timeout_millis(int(PATIENCE_SECONDS * 1000))
     return device
 
@@ -243,12 +247,14 @@ def test_a_tango_database_has_the_device(
     # As tango_admin does.
     info = tango.DbDevInfo()
     info.name, info._class, info.server = DEVICE, "ThalwegRun", "ThalwegRun/run"
-    tango.Database(host, port).add_device(info)
+    directory = tango.Database(host, port)
+    directory.set_timeout_millis(int(PATIENCE_SECONDS * 1000))
+    directory.add_device(info)
     server = Server(service, tmp_path)
     assert server.wait_for_name() == DEVICE
-    assert tango.DeviceProxy(f"tango://{database}/{DEVICE}").RunState.name == service.status()["state"]
+    assert patient_client(f"tango://{database}/{DEVICE}").RunState.name == service.status()["state"]
     # As Tango's Astor ends servers.
-    tango.DeviceProxy(f"tango://{database}/dserver/ThalwegRun/run").Kill()
+    patient_client(f"tango://{database}/dserver/ThalwegRun/run").Kill()
     assert server.process.wait(PATIENCE_SECONDS) == 0
 
 

@@ -170,8 +170,9 @@ def test_a_node_under_run_control_is_ready_when_it_is_connected(
             manager.wait_for("WATCHDOG=1")
         assert "READY=1" not in manager.notices
         with service.run(*control, cwd=tmp_path) as process:
-            manager.wait_for("READY=1")
+            # A unit that is ready has a state.
             manager.wait_for(f"STATUS=connected to {address}")
+            manager.wait_for("READY=1")
             service.wait_for("STATUS=idle: ")
             # A node without a topology waits for one: that is no work that could stand still.
             with main_thread_stopped(node):

@@ -216,11 +216,7 @@ impl Service {
                 inner.experiment.record_changed(*record);
             }
             StorageReport::Looked(view) => {
-                // Of several services, the one that began first sends the notices.
-                let first = view.services.iter().min_by(|one, other| one.since_at.total_cmp(&other.since_at));
-                let ServiceView { host, since_at, .. } = &inner.service;
-                let is_silent = first.is_some_and(|first| (&first.host, first.since_at) != (host, *since_at));
-                inner.notices.set_silent(is_silent);
+                inner.notices.set_silent(view.another_sends_notices);
                 inner.stored = view;
             }
             StorageReport::Problem(problem) => inner.add_message(now.unix, Severity::Error, None, problem),

@@ -7,6 +7,7 @@ use crate::records::{RecordFile, RunRecord};
 use crate::service::unix_micros;
 use crate::status::ServiceView;
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -62,6 +63,9 @@ pub struct StorageView {
     pub problem: String,
     /// Services of the experiment that are up, as far as etcd knows them.
     pub services: Vec<ServiceView>,
+    /// True if another service of the experiment sends its notices: of those that etcd knows, the one that began first; in
+    /// a directory that several share, the one that has locked a file there.
+    pub another_sends_notices: bool,
 }
 
 /// The storage.
@@ -88,6 +92,7 @@ impl Storage {
             known: records.clone(),
             unsent: BTreeMap::new(),
             view: StorageView::default(),
+            notices: NoticeLock { path: directory.join("notices.lock"), file: None },
         };
         Ok((Self(sender), worker, records))
     }
@@ -116,6 +121,35 @@ pub struct StorageWorker {
     /// Records that are to be sent to etcd.
     unsent: BTreeMap<u32, RunRecord>,
     view: StorageView,
+    notices: NoticeLock,
+}
+
+/// Lock of the one service that sends notices, among those that share a directory. It ends with the service.
+#[derive(Debug)]
+struct NoticeLock {
+    path: PathBuf,
+    /// The file, while this service has locked it.
+    file: Option<File>,
+}
+
+impl NoticeLock {
+    /// Takes the lock if it is free, and returns true if another service has it. On a disk without locks none has it: a
+    /// notice that comes twice is better than none.
+    fn is_taken(&mut self) -> bool {
+        if self.file.is_some() {
+            return false;
+        }
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&self.path);
+        let Ok(file) = file else { return false };
+        match file.try_lock() {
+            Ok(()) => {
+                self.file = Some(file);
+                false
+            }
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(_)) => false,
+        }
+    }
 }
 
 /// Receiver of reports.
@@ -224,7 +258,11 @@ impl StorageWorker {
             Ok(next) => (Some(next), String::new()),
             Err(problem) => (None, problem),
         };
-        let view = StorageView { next_number, problem, services };
+        let another_sends_notices = match (&self.etcd, &self.place) {
+            (Some(_), Some(place)) => is_later(&place.service, &services),
+            _ => self.notices.is_taken(),
+        };
+        let view = StorageView { next_number, problem, services, another_sends_notices };
         if view != self.view {
             self.view = view.clone();
             report(StorageReport::Looked(view));
@@ -268,6 +306,12 @@ impl StorageWorker {
     }
 }
 
+/// Returns true if one of the services began before this one.
+fn is_later(own: &ServiceView, services: &[ServiceView]) -> bool {
+    let first = services.iter().min_by(|one, other| one.since_at.total_cmp(&other.since_at));
+    first.is_some_and(|first| (&first.host, first.since_at) != (&own.host, own.since_at))
+}
+
 /// Returns the number after the highest of the runs in a directory, as far as this host can read it.
 fn first_free_number(directory: &Path) -> u32 {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -277,4 +321,22 @@ fn first_free_number(directory: &Path) -> u32 {
         digits.parse::<u32>().ok()?.checked_add(1)
     });
     numbers.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_services_that_share_a_directory_one_sends_notices_until_it_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let [mut first, mut second] = [(); 2].map(|()| Storage::open(folder.path()).unwrap().1);
+        first.look(&|_| {});
+        second.look(&|_| {});
+        first.look(&|_| {});
+        assert_eq!([first.view.another_sends_notices, second.view.another_sends_notices], [false, true]);
+        drop(first);
+        second.look(&|_| {});
+        assert!(!second.view.another_sends_notices);
+    }
 }

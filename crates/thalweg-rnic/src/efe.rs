@@ -15,7 +15,7 @@ use crate::handshake::{address_error, watch_datagrams};
 use crate::numbers::PortNumbers;
 use crate::queue_pair::Path;
 use crate::stream::{Carrier, PlaceReader, StreamPath};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub(crate) struct EfePort {
     pub(crate) port: Port<SocketAddr, PacketBuffer>,
     /// Listener whose port it is, as long as that exists.
     listener: Option<u32>,
-    pub(crate) users: HashMap<ConnectionId, User>,
+    pub(crate) users: BTreeMap<ConnectionId, User>,
     /// Numbers of queue pairs that peers find at this port.
     pub(crate) numbers: Option<PortNumbers>,
     /// Connections that are not over.
@@ -275,7 +275,7 @@ impl Engine {
             transport,
             port,
             listener: None,
-            users: HashMap::new(),
+            users: BTreeMap::new(),
             numbers: None,
             open_connections: 0,
             spare: Vec::new(),

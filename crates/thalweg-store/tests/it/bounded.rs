@@ -12,6 +12,7 @@ use thalweg_store::{
     EventStatus, Follow, Followed, ProblemKind, RecorderConfig, Run, RunState, SalvageError, StoreError, Verdict,
     VerifyReport, salvage_run, verify_run,
 };
+use thalweg_testing::wait::wait_until;
 use thalweg_wire::{EventId, SourceId, Status, crc32c};
 
 /// Change of a `run.json`.
@@ -26,9 +27,16 @@ fn finished(directory: &Path) -> PathBuf {
     record(directory).finish().path
 }
 
-/// Records the same run with a writer that dies.
+/// Records the same run with a writer that dies when its first segment has its footer.
 fn died(directory: &Path) -> PathBuf {
-    record(directory).die()
+    let mut builder = record(directory);
+    builder.settle();
+    let first = segment(builder.recorder.run_path(), 0);
+    wait_until("the first segment is closed", || {
+        assert!(builder.recorder.reap_block().is_none());
+        std::fs::read(&first).is_ok_and(|bytes| Trailer::decode(&bytes).is_ok())
+    });
+    builder.die()
 }
 
 fn record(directory: &Path) -> Builder {
@@ -473,7 +481,8 @@ fn a_closing_of_four_thousand_million_events_costs_as_much_as_there_are_records(
     assert!(report.problem_count > 4_000_000_000, "{}", report.problem_count);
     // The same, with a lost block that may have contained the named events.
     flip(&file, 5000);
-    assert!(!verify_run(&Run::open(&path).unwrap()).consistent);
+    let report = verify_run(&Run::open(&path).unwrap());
+    assert!(!report.consistent, "{report:#?}");
     let salvaged = salvage_run(&path, &directory.path().join("salvaged"));
     assert!(matches!(salvaged, Err(SalvageError::Unsound { .. })), "{salvaged:?}");
 }
