@@ -283,7 +283,7 @@ impl Engine {
                 worked |= self.take_turns(queue, clock);
             }
         }
-        if worked {
+        if worked && self.efe_ports.place_count() > 0 {
             self.update_time(clock());
         }
         self.flush_efe_ports(self.last_socket_time());
