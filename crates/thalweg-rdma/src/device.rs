@@ -308,6 +308,14 @@ impl Device {
         self.inner.make_progress()
     }
 
+    /// Does the work that an embedded RNIC has now, after waiting for another thread that is doing some: what was to be
+    /// sent before the call has been sent. Does nothing for others.
+    pub fn flush_work(&self) {
+        if let BackEnd::Embedded { shared, .. } = &self.inner.back_end {
+            shared.engine.lock().make_progress(Instant::now(), &Instant::now);
+        }
+    }
+
     /// Returns the descriptor that is readable when a socket of an embedded RNIC needs its attention, for a program that
     /// waits in a poller of its own and then [makes progress](Self::make_progress). `None` before the RNIC listens or
     /// connects, and for other RNICs, which need no attention.

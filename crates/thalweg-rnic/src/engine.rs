@@ -382,7 +382,8 @@ impl Engine {
 
     /// Returns when the RNIC has something to do at the latest, if nothing comes before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.socket_deadline()
+        let waiting = self.queues.iter().filter_map(|(_, queue)| queue.current.as_ref()?.deadline);
+        waiting.chain(self.socket_deadline()).min()
     }
 
     /// Returns the ring out of which messages for a queue pair take their receives.

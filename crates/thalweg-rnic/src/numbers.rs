@@ -7,8 +7,9 @@
 //!
 //! The private data of a call are the numbers of the called and of the calling queue pair, 32 bits each in network order.
 //!
-//! As over RoCE, a queue pair is not informed that its peer has left, but finds out when it sends: that request fails with
-//! [`Status::RetryExceeded`]. A request completes once the peer's RNIC has all of it, so that a program may end then.
+//! As over RoCE, a queue pair is not informed that its peer has left, but finds out when it sends: after a while, that
+//! request fails with [`Status::RetryExceeded`]. A request completes once the peer's RNIC has all of it, so that a program
+//! may end then.
 
 use crate::attributes::{Fault, FaultKind, QueueState, Status};
 use crate::command::{CommandError, ConnectionParameters, Reply, Transport};
@@ -32,6 +33,10 @@ const MAX_CALLERS: usize = 8;
 
 /// Time for which a request waits for the two queue pairs to meet, at least: programs start one after the other.
 const MEETING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time after which a request to a peer that has left fails. An adapter sends it again meanwhile, and programs rely on that:
+/// `ibv_srq_pingpong` posts more than it waits for, and ends once the others have completed.
+const ABSENCE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Numbers of a port of EFE.
 #[derive(Debug)]
@@ -337,15 +342,19 @@ impl Engine {
         let current = self.queues.get_mut(queue).and_then(|pair| pair.current.take());
         let Some(mut transfer) = current.or_else(|| self.begin_request(queue)) else { return false };
         let Some(pair) = self.queues.get_mut(queue) else { return false };
-        let timeout = pair.attributes.peer_timeout.max(MEETING_TIMEOUT);
-        let over = pair.numbered.as_ref().is_none_or(|numbered| matches!(numbered.meeting, Meeting::Over(_)));
-        if over {
-            self.fail_for_absence(queue, &transfer, FaultKind::PeerGone, 0);
-        } else if clock() >= *transfer.deadline.get_or_insert_with(|| clock() + timeout) {
-            self.fail_for_absence(queue, &transfer, FaultKind::PeerNotReady, timeout.as_millis() as u64);
-        } else {
+        let is_over = pair.numbered.as_ref().is_none_or(|numbered| matches!(numbered.meeting, Meeting::Over(_)));
+        let timeout = if is_over { ABSENCE_TIMEOUT } else { pair.attributes.peer_timeout.max(MEETING_TIMEOUT) };
+        let now = clock();
+        let deadline = transfer.deadline.unwrap_or(now + timeout).min(now + timeout);
+        if now < deadline {
+            transfer.deadline = Some(deadline);
             pair.current = Some(transfer);
             return false;
+        }
+        if is_over {
+            self.fail_for_absence(queue, &transfer, FaultKind::PeerGone, 0);
+        } else {
+            self.fail_for_absence(queue, &transfer, FaultKind::PeerNotReady, timeout.as_millis() as u64);
         }
         self.fail_queue(queue, "the peer cannot be reached");
         true

@@ -180,7 +180,9 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
     send.set_number(handle, None);
     receive.set_number(handle, None);
     state.withdraw_events(qp.addr());
-    // The peer is informed now, and has what is acknowledged: the program may be about to end.
+    // The peer is informed now, and has what is acknowledged: the program may be about to end. Once in any case, however
+    // long this thread has to wait for a processor.
+    state.rnic.device.flush_work();
     let end = Instant::now() + FAREWELL_TIME;
     while Instant::now() < end {
         state.rnic.device.make_progress();
