@@ -133,22 +133,20 @@ struct NoticeLock {
 }
 
 impl NoticeLock {
-    /// Takes the lock if it is free, and returns true if another service has it. On a disk without locks none has it: a
-    /// notice that comes twice is better than none.
-    fn is_taken(&mut self) -> bool {
+    /// Takes the lock, and returns false if another service has it. On a disk without locks, each service has it: a notice
+    /// that comes twice is better than none.
+    fn try_take(&mut self) -> bool {
         if self.file.is_some() {
-            return false;
+            return true;
         }
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&self.path);
-        let Ok(file) = file else { return false };
+        let Ok(file) = file else { return true };
         match file.try_lock() {
-            Ok(()) => {
-                self.file = Some(file);
-                false
-            }
-            Err(TryLockError::WouldBlock) => true,
-            Err(TryLockError::Error(_)) => false,
+            Ok(()) => self.file = Some(file),
+            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::Error(_)) => {}
         }
+        true
     }
 }
 
@@ -260,7 +258,7 @@ impl StorageWorker {
         };
         let another_sends_notices = match (&self.etcd, &self.place) {
             (Some(_), Some(place)) => is_later(&place.service, &services),
-            _ => self.notices.is_taken(),
+            _ => !self.notices.try_take(),
         };
         let view = StorageView { next_number, problem, services, another_sends_notices };
         if view != self.view {

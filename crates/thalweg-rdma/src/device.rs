@@ -439,7 +439,7 @@ impl Embedded {
             0 => sleeps,
             until => {
                 engine.has_work_left(queue)
-                    || engine.next_deadline().is_some_and(|deadline| self.driver.time(deadline) < until)
+                    || engine.next_deadline(queue).is_some_and(|deadline| self.driver.time(deadline) < until)
             }
         }
     }

@@ -131,9 +131,9 @@ impl DrivenRnic {
         }
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, queue: u32) -> Option<Instant> {
         match self {
-            Self::Software(engine) => engine.next_deadline(),
+            Self::Software(engine) => engine.next_deadline(queue),
             Self::Device(adapter) => adapter.next_deadline(),
         }
     }

@@ -380,10 +380,10 @@ impl Engine {
             || pair.stream.as_ref().is_some_and(|path| path.has_work())
     }
 
-    /// Returns when the RNIC has something to do at the latest, if nothing comes before.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self.queues.iter().filter_map(|(_, queue)| queue.current.as_ref()?.deadline);
-        waiting.chain(self.socket_deadline()).min()
+    /// Returns when the RNIC has something to do at the latest for its sockets or for a queue pair, if nothing comes before.
+    pub fn next_deadline(&self, queue: u32) -> Option<Instant> {
+        let waiting = self.queues.get(queue).and_then(|pair| pair.current.as_ref()?.deadline);
+        waiting.into_iter().chain(self.socket_deadline()).min()
     }
 
     /// Returns the ring out of which messages for a queue pair take their receives.
