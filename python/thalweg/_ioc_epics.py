@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import epicsdbbuilder
 import numpy as np
-from fastcs.attributes import Attribute, AttrW
+from fastcs.attributes import Attribute, AttrR, AttrW
 from fastcs.controllers import ControllerAPI
 from fastcs.datatypes import Bool, Enum
 from fastcs.transports.epics import EpicsCAOptions, EpicsGUIOptions
@@ -25,12 +25,13 @@ from p4p.server.raw import Handler
 from p4p.server.thread import SharedPV
 from softioc import builder, softioc
 from softioc.asyncio_dispatcher import AsyncioDispatcher
+from softioc.device_core import LookupRecord
 
 from thalweg._run_controller import SEVERITIES, STATE_SEVERITIES, RunController
 from thalweg.control import Control, ControlError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
 # Time in seconds from one request for the latest fragments to the next.
@@ -64,10 +65,29 @@ class Transport(EpicsCATransport):
         super().connect(controller_apis, loop)
         for pv, name, attribute in all_attributes(controller_apis):
             is_written = isinstance(attribute, AttrW)
-            record = epicsdbbuilder.LookupRecord(f"{pv}_RBV" if is_written else pv)
+            record_name = f"{pv}_RBV" if is_written else pv
+            record = epicsdbbuilder.LookupRecord(record_name)
             self.pv_count += 2 if is_written or name in READ_BACK else 1
             for field, value in severity_fields(name, attribute).items():
                 setattr(record, field, value)
+            if isinstance(attribute, AttrR):
+                # Processed by `_show_at_once` instead of by EPICS' own threads.
+                record.SCAN = "Passive"
+                attribute.add_on_update_callback(self._show_at_once(record_name))
+
+    def _show_at_once(self, record_name: str) -> Callable[[Any], Coroutine[None, None, None]]:
+        """Returns a callback that processes a record whose value was set.
+
+        Clients see values in the order in which they are set, and each of them. Records that EPICS' threads process
+        some time later show the last of two values, or one that was set later first.
+        """
+
+        async def process(_value: Any) -> None:
+            # The values of before are those that the records begin with.
+            if self.is_serving.is_set():
+                LookupRecord(record_name).set_field("PROC", 1)
+
+        return process
 
     async def serve(self) -> None:
         """Serves the records."""

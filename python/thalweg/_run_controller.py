@@ -242,10 +242,7 @@ class RunController(Controller):
         await show_values(self.sub_controllers["ledger"], status["ledger"] if has_counts else {})
         counts = run_counts(status) if has_counts else {}
         if status["state"] in RUN_STATES and not self._is_capturing:
-            # As areaDetector's file plugins: the count of the former run is gone before the run is seen. The first
-            # count of this run comes with the next status: a record that is set twice before it is processed would
-            # never show the 0.
-            counts["num_captured"] = 0
+            # As areaDetector's file plugins: the count of the former run is gone before the run is seen.
             await show_values(self, {"num_captured": 0, "capture": True})
         self._is_capturing = status["state"] in RUN_STATES
         await show_values(self, counts | run_values(status))
