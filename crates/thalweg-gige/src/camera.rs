@@ -17,7 +17,7 @@ use thalweg_wire::TaiNanos;
 /// Time that finding a camera and setting it up may take.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that starting may take.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that giving up control of the camera may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of buffers accepted: as many as there are.

@@ -80,6 +80,12 @@ impl Channel {
         Ok(found)
     }
 
+    /// Sets the time for which the camera may be silent before commands to it fail: from the first command that it does
+    /// not answer. They fail no sooner than after four tries, and no later than after ten seconds each.
+    pub(crate) fn set_patience(&self, patience: Duration) {
+        self.state.borrow_mut().exchange.set_patience(patience);
+    }
+
     /// Resets the number of commands: a new session begins.
     pub(crate) fn reset_command_count(&self) {
         self.state.borrow_mut().commands = 0;
@@ -167,15 +173,17 @@ impl Channel {
         }
         exchange.begin_command(command, begun.elapsed());
         let mut room = [0; 2048];
+        // The network's refusal may be as short as a camera's silence: it is reported only if no answer comes.
+        let mut problem = Refusal::Silent;
         loop {
             let now = begun.elapsed();
             match exchange.next_step(now) {
-                Step::Silent => return Err(Refusal::Silent),
+                Step::Silent => return Err(problem),
                 Step::Send(datagram) => match self.socket.send(datagram) {
                     Ok(_) => {}
                     // An error of an earlier datagram.
                     Err(error) if is_unreachable(&error) => {}
-                    Err(error) => return Err(Refusal::Network(error.to_string())),
+                    Err(error) => problem = Refusal::Network(error.to_string()),
                 },
                 Step::Wait(until) => {
                     let wait = until.saturating_sub(now).max(Duration::from_micros(100));
@@ -188,8 +196,12 @@ impl Channel {
                         }
                         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                         Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                        Err(error) if is_unreachable(&error) => std::thread::sleep(wait.min(REFUSAL_PAUSE)),
-                        Err(error) => return Err(Refusal::Network(error.to_string())),
+                        Err(error) => {
+                            if !is_unreachable(&error) {
+                                problem = Refusal::Network(error.to_string());
+                            }
+                            std::thread::sleep(wait.min(REFUSAL_PAUSE));
+                        }
                     }
                 }
             }

@@ -1,14 +1,15 @@
 //! Request and response: one command at a time, repeated until it is answered. Without IO.
 //!
 //! A command that is not answered is sent again with the same number, by which a camera recognises one that it has
-//! executed already (GigE Vision 2.x, section 8.1.3). A camera that asks for more time gets it, up to a limit.
+//! executed already (GigE Vision 2.x, section 8.1.3). A camera that asks for more time gets it, up to a limit, and one
+//! that is silent is asked for as long as the patience lasts.
 
 use crate::gvcp::{Acknowledge, Command, Refusal};
 use std::time::Duration;
 
 /// Time that an answer is waited for (section 8.1.3).
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
-/// Number of times that a command is sent.
+/// Number of times that a command is sent; more often only while the patience lasts.
 const MAX_TRIES: u32 = 4;
 /// Longest time for one command, however often the camera asks for more.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -18,6 +19,10 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Exchange {
     number: u16,
     pending: Option<PendingCommand>,
+    /// Time for which a camera may be silent before a command to it is given up.
+    patience: Duration,
+    /// Time of the first command since the camera's last answer.
+    silent_since: Option<Duration>,
 }
 
 /// Command that is not answered yet.
@@ -45,10 +50,17 @@ pub(crate) enum Step<'a> {
 }
 
 impl Exchange {
+    /// Sets the time for which a camera may be silent, from the first command that it does not answer, before commands
+    /// to it are given up.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
     /// Begins a command. The command before is given up.
     pub(crate) fn begin_command(&mut self, command: &Command<'_>, now: Duration) {
         // 0 is not a valid number.
         self.number = self.number.checked_add(1).unwrap_or(1);
+        self.silent_since.get_or_insert(now);
         self.pending = Some(PendingCommand {
             datagram: command.to_datagram(self.number),
             answer: command.acknowledge_code(),
@@ -60,7 +72,9 @@ impl Exchange {
 
     /// Returns the next step.
     pub(crate) fn next_step(&mut self, now: Duration) -> Step<'_> {
-        self.pending.take_if(|pending| now >= pending.due && (pending.tries == MAX_TRIES || now >= pending.end));
+        let is_patient = self.silent_since.is_some_and(|since| now < since + self.patience);
+        self.pending
+            .take_if(|pending| now >= pending.due && (pending.tries >= MAX_TRIES && !is_patient || now >= pending.end));
         match &mut self.pending {
             None => Step::Silent,
             Some(pending) if now < pending.due => Step::Wait(pending.due),
@@ -81,13 +95,14 @@ impl Exchange {
         let pending = self.pending.as_mut()?;
         let answer = Acknowledge::parse_datagram(datagram).filter(|answer| answer.number == self.number)?;
         if let Some(time) = answer.pending_time_ms() {
+            self.silent_since = Some(now);
             pending.due = (now + Duration::from_millis(time.into()) + ANSWER_TIMEOUT).min(pending.end).max(pending.due);
             return None;
         }
         if answer.answer != pending.answer {
             return None;
         }
-        self.pending = None;
+        (self.pending, self.silent_since) = (None, None);
         Some(if answer.status.is_error() { Err(Refusal::Status(answer.status)) } else { Ok(answer.payload) })
     }
 }
@@ -120,6 +135,28 @@ mod tests {
         }
         assert_eq!(exchange.next_step(ms(800)), Step::Silent);
         assert_eq!(exchange.accept_datagram(&answer(0, 0x81, 1, &[0; 4]), ms(801)), None, "no command waits for it");
+    }
+
+    #[test]
+    fn a_camera_that_is_silent_is_asked_for_as_long_as_the_patience_lasts() {
+        let mut exchange = Exchange::default();
+        exchange.set_patience(ms(3000));
+        exchange.begin_command(&ASK, ms(0));
+        for now in (0..15).map(|round| ms(200 * round)) {
+            assert_eq!(exchange.next_step(now), Step::Send(&ASK.to_datagram(1)), "{now:?}");
+        }
+        assert_eq!(exchange.next_step(ms(3000)), Step::Silent);
+        // Patience is with the camera: the next command has no more of it, until the camera answers.
+        exchange.begin_command(&ASK, ms(3000));
+        for now in (0..4).map(|round| ms(3000 + 200 * round)) {
+            assert_eq!(exchange.next_step(now), Step::Send(&ASK.to_datagram(2)), "{now:?}");
+        }
+        assert_eq!(exchange.accept_datagram(&answer(0, 0x81, 2, &[1; 4]), ms(3700)), Some(Ok(&[1; 4][..])));
+        exchange.begin_command(&ASK, ms(5000));
+        for now in (0..15).map(|round| ms(5000 + 200 * round)) {
+            assert_eq!(exchange.next_step(now), Step::Send(&ASK.to_datagram(3)), "{now:?}");
+        }
+        assert_eq!(exchange.next_step(ms(8000)), Step::Silent);
     }
 
     #[test]

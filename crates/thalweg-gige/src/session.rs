@@ -3,6 +3,7 @@
 
 use crate::GigeConfig;
 use crate::assembler::Stream;
+use crate::camera::START_TIMEOUT;
 use crate::channel::{Channel, ResendSocket};
 use crate::discovery;
 use crate::features::Features;
@@ -40,8 +41,10 @@ const MIN_PACKET_BYTES: u32 = 576;
 const MAX_PACKET_BYTES: u32 = 9000;
 /// Time that a test packet is waited for.
 const TEST_PACKET_TIMEOUT: Duration = Duration::from_millis(60);
-/// Time that the hot thread may take to accept a stream: it may be paused.
-const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Shortest time for which the port of test packets is looked at: this thread may be paused until their time is over.
+const MIN_LOOK_TIME: Duration = Duration::from_millis(1);
+/// Number of other packets at that port that may wait before a test packet.
+const MAX_OTHER_PACKETS: usize = 64;
 /// Number of readings of the camera's clock: the one with the quickest answer is used.
 const CLOCK_READING_COUNT: usize = 5;
 
@@ -120,12 +123,17 @@ pub(crate) fn run_control_thread(
     // Times of the last command and of the last answer.
     let (mut port, mut last, mut alive) = (None, Instant::now(), Instant::now());
     loop {
-        let beat = (camera.heartbeat / 3).max(Duration::from_millis(50));
+        let beat = camera.heartbeat_interval();
         match orders.recv_timeout(beat.saturating_sub(last.elapsed())) {
             Ok(Order::Start(to, reply)) => {
                 let started = camera.start_stream(config, to, news).map_err(|problem| hardware_error(config, problem));
                 port = started.is_ok().then_some(to);
+                if started.is_ok() {
+                    (last, alive) = (Instant::now(), Instant::now());
+                }
                 let _ = reply.send(started);
+                // From now on the heartbeat decides how long the camera may be silent.
+                camera.channel.set_patience(Duration::ZERO);
                 continue;
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -173,6 +181,10 @@ impl Camera {
         };
         let address = resolve_address(config)?;
         let channel = Channel::open(address, from).map_err(|error| format!("no route leads to {address}: {error}"))?;
+        if before.is_none() {
+            // Of a camera that is lost the search is repeated instead.
+            channel.set_patience(SEARCH_TIMEOUT);
+        }
         Self::take_control(config, channel, before)
     }
 
@@ -186,6 +198,10 @@ impl Camera {
         }
         acquire_control(&channel)?;
         let heartbeat = set_heartbeat(config, &channel, &found);
+        if before.is_none() {
+            // Until it is started it may be silent for as long as when it runs.
+            channel.set_patience(heartbeat);
+        }
         let (features, setup, resends) = Self::set_up_features(config, &channel, found)?;
         Ok(Self { channel, features, setup, resends, heartbeat, clock: Status::CLOCK_FREE_RUNNING })
     }
@@ -262,8 +278,28 @@ impl Camera {
         // The hot thread has the properties of the stream before the first packet comes.
         let (camera, (accepted, is_accepted)) = (IpAddr::V4(channel.remote_address()), mpsc::sync_channel(0));
         let _ = news.send(News::Stream { stream, camera, resend_socket, accepted });
-        let _ = is_accepted.recv_timeout(ACCEPT_TIMEOUT);
+        self.await_acceptance(&is_accepted)?;
+        let Self { channel, features, .. } = self;
         features.start_command(channel, "AcquisitionStart").map_err(|problem| format!("AcquisitionStart: {problem}"))
+    }
+
+    /// Waits until the hot thread has accepted the stream, or the device was dropped: frames that come before that are
+    /// discarded. Sends heartbeats meanwhile.
+    fn await_acceptance(&self, is_accepted: &Receiver<()>) -> Result<(), String> {
+        let begun = Instant::now();
+        while is_accepted.recv_timeout(self.heartbeat_interval()) == Err(RecvTimeoutError::Timeout) {
+            if begun.elapsed() >= START_TIMEOUT {
+                return Err(format!("its stream was not accepted within {} s", START_TIMEOUT.as_secs()));
+            }
+            // If control is lost, the next heartbeat after the start finds it.
+            let _ = self.send_heartbeat();
+        }
+        Ok(())
+    }
+
+    /// Returns the time between two heartbeats.
+    fn heartbeat_interval(&self) -> Duration {
+        (self.heartbeat / 3).max(Duration::from_millis(50))
     }
 
     /// Sends the heartbeat (section 10.5). Returns [`Refusal::Lost`] if this application no longer controls the camera.
@@ -275,12 +311,15 @@ impl Camera {
 
     /// Checks whether the camera's clock is still kept as before, and sends [`News::Clock`] if not.
     fn watch_clock(&mut self, news: &Sender<News>) {
-        let Self { channel, features, setup, clock: status, .. } = self;
+        let Self { channel, features, setup, heartbeat, clock: status, .. } = self;
         let Some(synchronised) = is_synchronised(features, channel) else { return };
         if synchronised == (*status == Status::CLOCK_LOCKED) {
             return;
         }
+        // A camera that is silent for a moment must not pass for one without a clock.
+        channel.set_patience(*heartbeat);
         let (clock, now) = read_clock(features, channel, *status);
+        channel.set_patience(Duration::ZERO);
         if std::mem::replace(status, now) != now {
             tracing::warn!("camera {}: {}", setup.found, describe_clock(&clock, now));
             let _ = news.send(News::Clock(clock, now));
@@ -496,22 +535,30 @@ fn test_packet_sizes(channel: &Channel, longest: u32) -> Option<u32> {
 
 /// Sends a test packet of `packet` bytes. Returns true if it arrives.
 fn test_packet_arrives(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
-    let begun = Instant::now();
     let wanted = packet | registers::FIRE_TEST | registers::DO_NOT_FRAGMENT;
     if channel.write_register(registers::STREAM_PACKET, wanted).is_err() {
         return false;
     }
+    let (begun, mut others) = (Instant::now(), 0);
     let mut room = vec![0; MAX_PACKET_BYTES as usize];
-    while let Some(left) = TEST_PACKET_TIMEOUT.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
-        if socket.set_read_timeout(Some(left)).is_err() {
+    loop {
+        let left = TEST_PACKET_TIMEOUT.saturating_sub(begun.elapsed());
+        if socket.set_read_timeout(Some(left.max(MIN_LOOK_TIME))).is_err() {
             return false;
         }
-        let Ok((length, from)) = socket.recv_from(&mut room) else { continue };
-        if from.ip() == IpAddr::V4(channel.remote_address()) && length + IP_UDP_HEADER_BYTES == packet as usize {
-            return true;
+        match socket.recv_from(&mut room) {
+            Ok((length, from))
+                if from.ip() == IpAddr::V4(channel.remote_address())
+                    && length + IP_UDP_HEADER_BYTES == packet as usize =>
+            {
+                return true;
+            }
+            // The packet may wait behind others although its time is over.
+            Ok(_) if others < MAX_OTHER_PACKETS => others += 1,
+            _ if left.is_zero() => return false,
+            _ => {}
         }
     }
-    false
 }
 
 /// Returns true if PTP keeps the camera's clock: it follows a master, or is the master that others follow. `None` if

@@ -35,8 +35,8 @@ const STREAM_ADDRESS: u32 = 0x0d18;
 const FIRE_TEST: u32 = 1 << 31;
 /// Bytes of the IP and UDP headers.
 const IP_UDP_HEADER_BYTES: usize = 28;
-/// Number of frames kept for sending again.
-const MAX_KEPT_FRAMES: usize = 32;
+/// Number of frames kept for sending again: those of some seconds at 60 Hz, for which a test's threads may be paused.
+const MAX_KEPT_FRAMES: usize = 256;
 /// Identifiers of the camera's chunks: the image, the time, the number of the trigger.
 pub const CHUNK_IDS: [u32; 3] = [0x1000, 0x2001, 0x2002];
 
@@ -57,6 +57,8 @@ pub struct Settings {
     pub ptp: &'static str,
     /// Longest heartbeat that it accepts, in milliseconds.
     pub longest_heartbeat: u32,
+    /// True if it ends the control of an application that is silent for longer than the heartbeat.
+    pub enforces_heartbeat: bool,
     /// Feature description; `None` for the usual one.
     pub description: Option<Vec<u8>>,
     /// Payload type in its leaders; `None` for an image.
@@ -74,6 +76,7 @@ impl Settings {
             clock: (0, 0),
             ptp: "Disabled",
             longest_heartbeat: u32::MAX,
+            enforces_heartbeat: true,
             description: None,
             payload_kind: None,
         }
@@ -107,6 +110,11 @@ struct State {
     resent: u64,
     /// Time of the last command.
     last_command: Instant,
+    /// Sender of the last command that has an answer, its number, and that answer, which is sent again if the command
+    /// is repeated.
+    last_answer: Option<(SocketAddr, u16, Vec<u8>)>,
+    /// Times at which the privilege register was read, as for the heartbeat.
+    privilege_reads: Vec<Instant>,
 }
 
 impl EmulatedCamera {
@@ -118,14 +126,7 @@ impl EmulatedCamera {
         let socket = UdpSocket::bind((settings.address, GVCP_PORT))?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let stream = UdpSocket::bind((settings.address, 0))?;
-        let state = State {
-            memory: initial_memory(&settings),
-            is_plugged: true,
-            block: 0,
-            kept: VecDeque::new(),
-            resent: 0,
-            last_command: Instant::now(),
-        };
+        let state = State::with_memory(initial_memory(&settings));
         let shared =
             Arc::new(Shared { settings, socket, stream, ends: AtomicBool::new(false), state: Mutex::new(state) });
         let own = Arc::clone(&shared);
@@ -135,8 +136,7 @@ impl EmulatedCamera {
 
     /// Returns true if the camera has been started, and would send frames.
     pub fn is_acquiring(&self) -> bool {
-        let state = self.shared.lock_state();
-        state.is_plugged && state.read_register(at::ACQUISITION_REGISTER) == 1 && state.read_register(STREAM_PORT) != 0
+        self.shared.lock_state().is_acquiring()
     }
 
     /// Waits until the camera has been started. Returns false if that takes longer than `timeout`.
@@ -152,13 +152,14 @@ impl EmulatedCamera {
     }
 
     /// Exposes a frame for trigger `trigger` at `time`, nanoseconds of TAI, and sends its packets except those for
-    /// which `is_lost` returns true: 0 is the leader, the last one the trailer. Does nothing if the camera is not
-    /// acquiring.
-    pub fn expose_frame(&self, trigger: u64, time: u64, is_lost: impl Fn(usize) -> bool) {
-        if !self.is_acquiring() {
-            return;
-        }
+    /// which `is_lost` returns true: 0 is the leader, the last one the trailer. Returns false, and does nothing, if the
+    /// camera is not acquiring.
+    #[must_use]
+    pub fn expose_frame(&self, trigger: u64, time: u64, is_lost: impl Fn(usize) -> bool) -> bool {
         let mut state = self.shared.lock_state();
+        if !state.is_acquiring() {
+            return false;
+        }
         let is_wide = state.read_register(at::EXTENDED_ID_REGISTER) == 1;
         // 16-bit numbers skip 0.
         state.block = if !is_wide && state.block == 0xffff { 1 } else { state.block + 1 };
@@ -172,6 +173,7 @@ impl EmulatedCamera {
         if state.kept.len() > MAX_KEPT_FRAMES {
             state.kept.pop_front();
         }
+        true
     }
 
     /// Counts a frame without sending it.
@@ -196,6 +198,7 @@ impl EmulatedCamera {
         state.memory = initial_memory(&self.shared.settings);
         state.block = 0;
         state.kept.clear();
+        state.last_answer = None;
     }
 
     /// Restores network and power.
@@ -220,6 +223,12 @@ impl EmulatedCamera {
     /// Returns the number of packets that were sent again.
     pub fn resent_packet_count(&self) -> u64 {
         self.shared.lock_state().resent
+    }
+
+    /// Returns the times between one reading of the privilege register and the next: those of the heartbeat.
+    pub fn heartbeat_intervals(&self) -> Vec<Duration> {
+        let state = self.shared.lock_state();
+        state.privilege_reads.windows(2).map(|pair| pair[1].duration_since(pair[0])).collect()
     }
 
     /// Returns the heartbeat in effect.
@@ -256,14 +265,7 @@ fn ptp_state_number(name: &str) -> u32 {
 /// Returns the memory of a camera that was just switched on.
 fn initial_memory(settings: &Settings) -> Vec<u8> {
     let xml = settings.description.clone().unwrap_or_else(default_description);
-    let mut state = State {
-        memory: vec![0; at::DESCRIPTION_ADDRESS as usize + xml.len().next_multiple_of(4)],
-        is_plugged: true,
-        block: 0,
-        kept: VecDeque::new(),
-        resent: 0,
-        last_command: Instant::now(),
-    };
+    let mut state = State::with_memory(vec![0; at::DESCRIPTION_ADDRESS as usize + xml.len().next_multiple_of(4)]);
     let [a, b, c, d] = settings.address.octets();
     state.write_memory(0x08, &[0, 0, 2, 0, a, b, c, d]);
     state.write_memory(0x24, &[a, b, c, d]);
@@ -291,6 +293,23 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl State {
+    fn with_memory(memory: Vec<u8>) -> Self {
+        Self {
+            memory,
+            is_plugged: true,
+            block: 0,
+            kept: VecDeque::new(),
+            resent: 0,
+            last_command: Instant::now(),
+            last_answer: None,
+            privilege_reads: Vec::new(),
+        }
+    }
+
+    fn is_acquiring(&self) -> bool {
+        self.is_plugged && self.read_register(at::ACQUISITION_REGISTER) == 1 && self.read_register(STREAM_PORT) != 0
+    }
+
     fn read_register(&self, address: u32) -> u32 {
         let bytes = self.memory.get(address as usize..).and_then(|rest| rest.first_chunk());
         bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
@@ -339,41 +358,63 @@ impl Shared {
     fn serve_control_channel(&self) {
         let mut room = [0; 2048];
         while !self.ends.load(Ordering::Relaxed) {
-            let came = self.socket.recv_from(&mut room);
-            self.expire_control();
-            let Ok((length, from)) = came else { continue };
-            if let Some(answer) = self.answer_command(&room[..length]) {
-                let _ = self.socket.send_to(&answer, from);
+            let looked = Instant::now();
+            match self.socket.recv_from(&mut room) {
+                Ok((length, from)) => {
+                    if let Some(answer) = self.answer_command(&room[..length], from) {
+                        let _ = self.socket.send_to(&answer, from);
+                    }
+                }
+                // This thread may have been paused: a command may have come since.
+                Err(_) => self.expire_control(looked),
             }
         }
     }
 
-    /// Ends the control of an application that is silent for longer than the heartbeat.
-    fn expire_control(&self) {
+    /// Ends the control of an application that was silent for longer than the heartbeat until `now`.
+    fn expire_control(&self, now: Instant) {
         let mut state = self.lock_state();
         let heartbeat = Duration::from_millis(state.read_register(HEARTBEAT_REGISTER).into());
-        if state.read_register(PRIVILEGE_REGISTER) != 0 && state.last_command.elapsed() > heartbeat {
+        let is_silent = now.saturating_duration_since(state.last_command) > heartbeat;
+        if self.settings.enforces_heartbeat && is_silent && state.read_register(PRIVILEGE_REGISTER) != 0 {
             state.write_register(PRIVILEGE_REGISTER, 0);
             state.write_register(STREAM_PORT, 0);
         }
     }
 
-    fn answer_command(&self, datagram: &[u8]) -> Option<Vec<u8>> {
-        let command = u16::from_be_bytes(*datagram.get(2..)?.first_chunk()?);
+    /// Executes a command unless it repeats the last one, and returns the answer.
+    fn answer_command(&self, datagram: &[u8], from: SocketAddr) -> Option<Vec<u8>> {
+        let number = u16::from_be_bytes(*datagram.get(6..)?.first_chunk()?);
         let mut state = self.lock_state();
         if !state.is_plugged {
             return None;
         }
         state.last_command = Instant::now();
+        if let Some((.., answer)) = state.last_answer.as_ref().filter(|last| (last.0, last.1) == (from, number)) {
+            return Some(answer.clone());
+        }
+        let answer = self.execute_command(&mut state, datagram, number)?;
+        state.last_answer = Some((from, number, answer.clone()));
+        Some(answer)
+    }
+
+    fn execute_command(&self, state: &mut State, datagram: &[u8], number: u16) -> Option<Vec<u8>> {
+        let command = u16::from_be_bytes(*datagram.get(2..)?.first_chunk()?);
         let payload = match command {
             0x0002 => state.memory.get(..0xf8)?.to_vec(),
             0x0040 => {
-                self.resend_packets(&mut state, datagram);
+                self.resend_packets(state, datagram);
                 return None;
             }
-            0x0080 => state.read_register(u32_at(datagram, 8)?).to_be_bytes().to_vec(),
+            0x0080 => {
+                let address = u32_at(datagram, 8)?;
+                if address == PRIVILEGE_REGISTER {
+                    state.privilege_reads.push(Instant::now());
+                }
+                state.read_register(address).to_be_bytes().to_vec()
+            }
             0x0082 => {
-                self.execute_register_write(&mut state, u32_at(datagram, 8)?, u32_at(datagram, 12)?);
+                self.execute_register_write(state, u32_at(datagram, 8)?, u32_at(datagram, 12)?);
                 vec![0, 0, 0, 1]
             }
             0x0084 => {
@@ -385,14 +426,14 @@ impl Shared {
                 let address = u32_at(datagram, 8)?;
                 for (place, value) in datagram.get(12..)?.chunks_exact(4).enumerate() {
                     let value = u32::from_be_bytes(*value.first_chunk()?);
-                    self.execute_register_write(&mut state, address + u32::try_from(place).ok()? * 4, value);
+                    self.execute_register_write(state, address + u32::try_from(place).ok()? * 4, value);
                 }
                 vec![0, 0, 0, 1]
             }
             _ => return None,
         };
         let length = u16::try_from(payload.len()).ok()?;
-        let head = [0, (command + 1), length, u16::from_be_bytes(*datagram.get(6..)?.first_chunk()?)];
+        let head = [0, (command + 1), length, number];
         Some(head.into_iter().flat_map(u16::to_be_bytes).chain(payload).collect())
     }
 

@@ -84,7 +84,8 @@ fn every_byte_of_its_frames_is_where_it_belongs() {
         // The camera may pause for a while within a frame: that is no loss.
         let Some(_fake) = Fake::start("GV01", "0") else { return };
         let mut rig = Rig::start(&config(
-            "address = \"GV01\"\npatience = \"20s\"\nbuffer = \"256MiB\"\nfeatures = { Width = 640, Height = 480, AcquisitionFrameRate = 100.0 }",
+            "address = \"GV01\"\nheartbeat = \"20s\"\npatience = \"20s\"\nbuffer = \"256MiB\"\n\
+             features = { Width = 640, Height = 480, AcquisitionFrameRate = 100.0 }",
         ));
         let said = rig.camera.description().clone();
         assert_eq!([&said.own["width"], &said.own["height"]], [640, 480]);
@@ -118,7 +119,8 @@ fn every_byte_of_its_frames_is_where_it_belongs() {
 fn frames_with_gaps_say_so_and_the_gaps_are_zeros() {
     alone(|| {
         let Some(_fake) = Fake::start("GV02", "5") else { return };
-        let text = "address = \"127.0.0.1\"\npacket = 1500\nfeatures = { AcquisitionFrameRate = 50.0 }";
+        let text = "address = \"127.0.0.1\"\nheartbeat = \"20s\"\npacket = 1500\n\
+                    features = { AcquisitionFrameRate = 50.0 }";
         let mut rig = Rig::start(&config(text));
         let (mut whole, mut gaps, mut lost, mut next) = (0, 0, 0, 0);
         rig.take(|frame, before| {

@@ -124,8 +124,12 @@ fn events(folder: &Path, mut each: impl FnMut(u64, usize, &[u8], Status)) {
 fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mixed() {
     let seconds = std::env::var("THALWEG_CAMERA_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(5);
     let folder = folder();
-    let [.., c, d] = std::process::id().to_be_bytes();
-    let address = |camera: u8| Ipv4Addr::new(127, 80 + camera, c, d.clamp(1, 254));
+    // Addresses that no other process has, from 127.132 on: those before it are those of the tests of `thalweg-gige`.
+    let address = |camera: u32| {
+        let id = 6 * std::process::id() + camera;
+        let [b, c, d] = [132 + id / 62_500 % 120, id / 250 % 250, 1 + id % 250].map(|part| u8::try_from(part).unwrap());
+        Ipv4Addr::new(127, b, c, d)
+    };
     let cameras: Vec<EmulatedCamera> = (0..6)
         .map(|camera| {
             let mut settings = Settings::for_address(address(camera));
@@ -137,13 +141,17 @@ fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mix
         .collect();
     let devices: Vec<String> = (0..6)
         .map(|camera| {
-            let features = match camera {
-                1 => "features = { GevGVSPExtendedIDMode = \"On\" }",
-                2 => "features = { ChunkModeActive = true }",
-                3 => "features = { PtpEnable = true }",
-                _ => "patience = \"2s\"",
+            // Cameras may have no time for a while: only that without power is to be missed soon, and only the frames
+            // that are skipped.
+            let options = match camera {
+                1 => "patience = \"20s\", features = { GevGVSPExtendedIDMode = \"On\" }",
+                2 => "patience = \"20s\", features = { ChunkModeActive = true }",
+                3 => "patience = \"20s\", features = { PtpEnable = true }",
+                4 | 5 => "patience = \"2s\"",
+                _ => "patience = \"20s\"",
             };
-            format!("address = \"{}\", heartbeat = \"1s\", {features}", address(camera))
+            let heartbeat = if camera == 5 { "1s" } else { "20s" };
+            format!("address = \"{}\", heartbeat = \"{heartbeat}\", {options}", address(camera))
         })
         .collect();
     let topology = topology(folder.path(), "", &devices);
@@ -171,11 +179,11 @@ fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mix
                 camera.skip_frame();
                 continue;
             }
-            exposed[index] += u64::from(camera.is_acquiring());
             // Every tenth frame of each camera lacks two packets in a row, but for its leader and its trailer.
             let first = 1 + thalweg_wire::mix_bits(trigger) as usize % 50;
             let loses = trigger % 10 == index as u64;
-            camera.expose_frame(trigger, now, |packet| loses && (first..first + 2).contains(&packet));
+            exposed[index] +=
+                u64::from(camera.expose_frame(trigger, now, |packet| loses && (first..first + 2).contains(&packet)));
         }
     }
     await_events(&folder.path().join("runs/run-000001"), triggers);
@@ -220,8 +228,8 @@ fn six(hosts: &Hosts) -> (Vec<Model>, Vec<Camera>, Vec<String>) {
     let cameras = models.iter().map(|model| hosts.on(1, || Camera::start(model.clone()).unwrap())).collect();
     // Cameras may have no time for a while, within a frame: that is no loss.
     let name = |(index, model): (usize, &Model)| match index % 2 {
-        0 => format!("address = \"{}\", rate = 60, patience = \"20s\"", model.address),
-        _ => format!("address = \"{}\", rate = 60, patience = \"20s\"", model.serial),
+        0 => format!("address = \"{}\", rate = 60, patience = \"20s\", heartbeat = \"20s\"", model.address),
+        _ => format!("address = \"{}\", rate = 60, patience = \"20s\", heartbeat = \"20s\"", model.serial),
     };
     let devices = models.iter().enumerate().map(name).collect();
     (models, cameras, devices)
@@ -305,7 +313,8 @@ fn frames_that_a_camera_skips_or_that_do_not_come_again_are_in_the_ledger() {
         ..VGA
     };
     let camera = hosts.on(1, || Camera::start(model.clone()).unwrap());
-    let topology = topology(folder.path(), "events = 300", &[format!("address = \"{address}\"")]);
+    let device = format!("address = \"{address}\", heartbeat = \"20s\"");
+    let topology = topology(folder.path(), "events = 300", &[device]);
     let (builder, mut sources) = nodes(&hosts, 0, &topology, 1);
     let ended = builder.finish();
     let report = ended.report(ended.code().unwrap());
@@ -340,7 +349,7 @@ fn frames_are_dated_by_the_cameras_clock() {
     let folder = folder();
     let addresses = addresses(&hosts, 1, 1);
     let _camera = hosts.on(1, || Camera::start(small(&addresses, 0)).unwrap());
-    let topology = topology(folder.path(), "events = 20", &["address = \"CAM0\"".to_owned()]);
+    let topology = topology(folder.path(), "events = 20", &["address = \"CAM0\", heartbeat = \"20s\"".to_owned()]);
     let before = TaiClock.now();
     let mut running = run(&hosts, 0, &topology);
     running.wait_for("its clock is TAI minus");
@@ -398,8 +407,10 @@ fn a_camera_that_is_gone_for_a_while_holds_nobody_up() {
     let model = |index| small(&addresses, index);
     let _steady = hosts.on(1, || Camera::start(model(0)).unwrap());
     let mortal = hosts.on(1, || Camera::start(model(1)).unwrap());
-    let devices =
-        ["address = \"CAM0\", heartbeat = \"20s\", rate = 50", "address = \"CAM1\", heartbeat = \"1500ms\", rate = 50"];
+    let devices = [
+        "address = \"CAM0\", heartbeat = \"20s\", patience = \"20s\", rate = 50",
+        "address = \"CAM1\", heartbeat = \"1500ms\", rate = 50",
+    ];
     let topology = topology(folder.path(), "", &devices.map(str::to_owned));
     let (builder, mut sources) = nodes(&hosts, 0, &topology, 2);
     sources[0].wait_for("data are recorded from now on");
@@ -431,7 +442,8 @@ fn whatever_is_sent_to_its_port_the_frames_are_the_camera_s() {
     let address = addresses(&hosts, 1, 1)[0];
     let model = Model { address, serial: "S".into(), width: 320, height: 240, rate: 100.0, ..VGA };
     let _camera = hosts.on(1, || Camera::start(model.clone()).unwrap());
-    let topology = topology(folder.path(), "events = 300", &[format!("address = \"{address}\", patience = \"20s\"")]);
+    let device = format!("address = \"{address}\", patience = \"20s\", heartbeat = \"20s\"");
+    let topology = topology(folder.path(), "events = 300", &[device]);
     let (builder, mut sources) = nodes(&hosts, 0, &topology, 1);
     let line = sources[0].wait_for("bytes to 198.18.0.1:");
     let port: String =
@@ -495,7 +507,7 @@ fn aravis_s_camera_is_on_disk_with_every_frame_accounted_for() {
     while hosts.on(0, || thalweg_gige::find_camera("GV01", None, second)).unwrap().is_none() {
         assert!(begun.elapsed() < TIMEOUT);
     }
-    let device = "address = \"GV01\", features = { Width = 640, Height = 480, AcquisitionFrameRate = 60.0 }";
+    let device = "address = \"GV01\", heartbeat = \"20s\", features = { Width = 640, Height = 480, AcquisitionFrameRate = 60.0 }";
     let topology = topology(folder.path(), "events = 200", &[device.into()]);
     let ended = run(&hosts, 0, &topology).finish();
     let report = ended.report(ended.code().unwrap());
