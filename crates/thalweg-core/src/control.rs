@@ -35,3 +35,4 @@ pub use config::Config;
 pub use control::{Facts, RunControl};
 pub use order::{Cause, Command, Order, Refused, SourceCommand};
 pub use state::State;
+pub use time::LONGEST_STEP;

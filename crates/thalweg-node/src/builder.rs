@@ -40,7 +40,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_core::build::Builder;
-use thalweg_core::control::{RunControl, State};
+use thalweg_core::control::{LONGEST_STEP, RunControl, State};
 use thalweg_link::{Address, Poller, Watch};
 use time_use::{Awaited, TimeMeter};
 use trace::Trace;
@@ -58,6 +58,11 @@ const PROGRAM_TOKEN: u64 = Watch::FIRST_FREE_TOKEN + 2;
 pub struct BuilderNode {
     setup: Setup,
     clock: Arc<dyn Clock>,
+    /// Time before the last look at the connections: all that had arrived then is handled by the turn behind it. Later
+    /// silence may be the builder's own, whose thread was not scheduled.
+    looked_at: Duration,
+    /// Beginning of the last turn.
+    turn_began: Duration,
     peers: Peers,
     /// Event builder; a new one for each run when it begins.
     builder: Builder,
@@ -112,6 +117,8 @@ impl Node for BuilderNode {
 
     fn idle(&mut self) -> Idle {
         let now = self.clock.now();
+        self.excuse_standstill(self.turn_began, now);
+        self.looked_at = now;
         if let Some(idle) = self.idle_at_end(now) {
             return idle;
         }
@@ -152,7 +159,10 @@ impl BuilderNode {
     }
 
     fn take_turn(&mut self, woken: &[u64], handle: &Handle) -> Result<(), NodeError> {
-        let mut ready = self.peers.poll(woken, self.clock.now());
+        let now = self.clock.now();
+        self.excuse_standstill(self.looked_at, now);
+        self.turn_began = now;
+        let mut ready = self.peers.poll(woken, now);
         ready.drain(..).for_each(|index| self.serve_connection(index));
         self.peers.reuse(ready);
         self.accept_connections()?;
@@ -170,15 +180,24 @@ impl BuilderNode {
         Ok(())
     }
 
+    /// Takes time in which this thread was not scheduled from the deadlines of events: sources on the same machine stood
+    /// still, too, and have not yet had the time to go on.
+    fn excuse_standstill(&mut self, before: Duration, now: Duration) {
+        let standstill = now.saturating_sub(before).saturating_sub(LONGEST_STEP);
+        if self.has_begun() && !standstill.is_zero() {
+            self.builder.excuse_standstill(standstill);
+        }
+    }
+
     /// Does what is due at this time: deadlines, silence, answers of the disk and of programs, and run control.
     fn pass_time(&mut self) -> Result<(), NodeError> {
         let now = self.clock.now();
         self.assembly.check_programs(now);
         self.peers.resume_accepting(now)?;
-        self.close_silent_connections(now);
+        self.close_silent_connections(self.looked_at);
         let running_since = self.running_since();
         self.reporting.advance_time(&mut self.builder, &self.setup, running_since, now);
-        for source in self.builder.advance_time(now) {
+        for source in self.builder.advance_time(self.looked_at) {
             let why = match self.peers.connection_number(source) {
                 Some(_) => "its final counters include tickets that it did not offer",
                 None => "it did not reconnect",

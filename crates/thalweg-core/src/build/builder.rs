@@ -483,40 +483,46 @@ impl Builder {
     /// been silent for a deadline. A source that is merely slower than others still counts: its offers come in order,
     /// so as long as they continue it has not missed the event. Sources that have been disconnected for a deadline are
     /// given up. Returns the sources given up by this call.
+    ///
+    /// All messages that had arrived at `now` have been handled before. A caller whose thread was not scheduled for a
+    /// while passes the time of its last look at the connections: what arrived since is not counted as silence.
     pub fn advance_time(&mut self, now: Duration) -> Vec<usize> {
         self.advance_clock(now);
+        let active = self.clock.active_time_at(now);
         let given_up: Vec<usize> = (0..self.sources.len())
-            .filter(|source| self.due[*source].disconnected_since.is_some_and(|since| self.is_past_deadline(since)))
+            .filter(|source| {
+                self.due[*source].disconnected_since.is_some_and(|since| self.is_past_deadline(since, active))
+            })
             .collect();
         for source in &given_up {
             self.give_up_source(*source, now);
         }
-        if self.ahead.is_some_and(|since| self.is_past_deadline(since)) && self.events.is_empty() {
+        if self.ahead.is_some_and(|since| self.is_past_deadline(since, active)) && self.events.is_empty() {
             self.ahead = None;
             let next = self.first_mention().unwrap_or(0);
             self.events.skip_to_index(next.max(self.events.first_open_index()));
         }
-        self.expire_waits();
+        self.expire_waits(active);
         self.admit_all_offers();
         given_up
     }
 
-    /// Returns whether a deadline has passed since this time.
-    fn is_past_deadline(&self, since: Duration) -> bool {
-        since.saturating_add(self.config.deadline) <= self.clock.active_time()
+    /// Returns whether a deadline lies between two active times.
+    fn is_past_deadline(&self, since: Duration, active: Duration) -> bool {
+        since.saturating_add(self.config.deadline) <= active
     }
 
-    /// Ends the wait of events for sources that have not mentioned them in time.
-    fn expire_waits(&mut self) {
+    /// Ends the wait of events for sources that have not mentioned them by this active time.
+    fn expire_waits(&mut self, active: Duration) {
         let before = self.expired;
         let mut index = self.expired.max(self.events.first_open_index());
-        while self.events.opening_time(index).is_some_and(|opened| self.is_past_deadline(opened)) {
+        while self.events.opening_time(index).is_some_and(|opened| self.is_past_deadline(opened, active)) {
             let mut waits = false;
             for (source, entry) in self.sources.iter().enumerate() {
                 if index < entry.offered_until {
                     continue;
                 }
-                if self.is_past_deadline(entry.spoke) {
+                if self.is_past_deadline(entry.spoke, active) {
                     self.events.mark_missing(index, source, Reason::Silent(Status::TIMED_OUT));
                 } else {
                     waits |= self.events.waits_for_source(index, source);
@@ -575,6 +581,11 @@ impl Builder {
     pub fn set_stalled(&mut self, stalled: bool, now: Duration) {
         self.advance_clock(now);
         self.clock.set_stalled(stalled, now);
+    }
+
+    /// Takes time from the deadlines: the caller was not scheduled for so long, and neither were the sources, perhaps.
+    pub fn excuse_standstill(&mut self, time: Duration) {
+        self.clock.excuse_standstill(time);
     }
 
     /// Returns the next closed events, in the order of closing. To be called until it returns `None`: while too many
@@ -770,6 +781,13 @@ impl Clock {
                 self.stalled += now.saturating_sub(since);
             }
             _ => {}
+        }
+    }
+
+    fn excuse_standstill(&mut self, time: Duration) {
+        // The whole of a stall is counted when it ends.
+        if self.since.is_none() {
+            self.stalled += time;
         }
     }
 

@@ -1,7 +1,7 @@
 //! The state machine of run control.
 
 use crate::control::boundary::Boundary;
-use crate::control::time::Pace;
+use crate::control::time::{LONGEST_STEP, Pace};
 use crate::control::{Cause, Command, Config, Order, Refused, SourceCommand, State};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -465,7 +465,7 @@ impl RunControl {
         match self.phase {
             Phase::Running | Phase::Paused => {
                 let left = self.config.duration.map(|duration| duration.saturating_sub(self.run_duration()));
-                Some(now + left.unwrap_or(Duration::MAX).min(Pace::LONGEST_STEP / 2))
+                Some(now + left.unwrap_or(Duration::MAX).min(LONGEST_STEP / 2))
             }
             Phase::Armed { .. } if !self.awaits_leader() => None,
             Phase::Configured { .. }
@@ -474,7 +474,7 @@ impl RunControl {
             | Phase::Agreeing { .. }
             | Phase::Switching { .. }
             | Phase::Asking { .. }
-            | Phase::Ending { .. } => Some(now + Pace::LONGEST_STEP / 4),
+            | Phase::Ending { .. } => Some(now + LONGEST_STEP / 4),
             Phase::Idle | Phase::Starting | Phase::Closing | Phase::Error => None,
         }
     }

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-/// Time that passes in steps. A step counts at most [`LONGEST_STEP`](Self::LONGEST_STEP), so that a process that was
+/// Longest interval at which the node calls its run control while a run is under way. A longer one is a standstill of the
+/// node.
+pub const LONGEST_STEP: Duration = Duration::from_millis(500);
+
+/// Time that passes in steps. A step counts at most [`LONGEST_STEP`], so that a process that was
 /// stalled, or a clock that jumped forward, does not look like a silent source; a clock that jumps back counts as no
 /// time.
 #[derive(Debug, Default)]
@@ -13,9 +17,6 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Longest interval at which the node calls its run control while a run is under way.
-    pub(crate) const LONGEST_STEP: Duration = Duration::from_millis(500);
-
     /// Returns the last reading of the clock.
     pub(crate) fn last_reading(&self) -> Duration {
         self.clock.unwrap_or_default()
@@ -30,7 +31,7 @@ impl Pace {
     /// builder itself did not hold its sources up.
     pub(crate) fn advance_to(&mut self, now: Duration) -> (Duration, Duration) {
         let before = self.clock.replace(now).unwrap_or(now);
-        let passed = now.saturating_sub(before).min(Self::LONGEST_STEP);
+        let passed = now.saturating_sub(before).min(LONGEST_STEP);
         self.elapsed += passed;
         let free = if self.held_up { Duration::ZERO } else { passed };
         (passed, free)

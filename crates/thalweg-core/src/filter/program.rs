@@ -436,11 +436,12 @@ impl Program {
         };
         drop(socket);
         let until = Instant::now() + EXIT_TIMEOUT;
-        while Instant::now() < until {
+        loop {
+            let is_late = Instant::now() >= until;
             match process.exit_status() {
                 Ok(Some(status)) => return format!("'{name}': {reason} ({status})"),
-                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
-                Err(_) => break,
+                Ok(None) if !is_late => std::thread::sleep(Duration::from_millis(2)),
+                Ok(None) | Err(_) => break,
             }
         }
         process.kill_group();

@@ -87,6 +87,8 @@ impl BuilderNode {
             run: RunState::new(control.run_state(), sources, now),
             reporting: Reporting::new(sources, cpu_before),
             clock: environment.clock,
+            looked_at: now,
+            turn_began: now,
             setup,
             builder,
             next_run: None,

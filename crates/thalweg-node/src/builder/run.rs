@@ -4,6 +4,7 @@ use super::BuilderNode;
 use super::assigning::Assigning;
 use super::peers::Peers;
 use super::reporting::waits_text;
+use super::run_state::NextStep;
 use super::setup::FIRST_EVENT;
 use super::shifts::{Outcome, ShiftSearch};
 use crate::{CommandRefusal, Handle, NodeCommand, NodeError, RunOrder, log_context};
@@ -67,7 +68,14 @@ impl BuilderNode {
                 NodeCommand::Prepare(order) => self.prepare_run(order),
                 NodeCommand::Begin(run) => self.begin_prepared_run(*run, handle.was_end_requested()),
                 NodeCommand::Next(order) => self.ask_for_next_run(order),
-                NodeCommand::Step(order) => self.ask_for_step(order),
+                NodeCommand::Step(order) => match self.ask_for_step(order) {
+                    // Answered when its event is agreed on.
+                    Ok(()) => {
+                        self.run.hold_step_request(request);
+                        continue;
+                    }
+                    refused => refused,
+                },
             };
             let is_abort = request.command == NodeCommand::Control(Command::Abort);
             match request.answer(result) {
@@ -150,9 +158,13 @@ impl BuilderNode {
         }
         self.discard_next_run();
         if !self.control.is_step_due()
-            && let Some(step) = self.run.take_next_step()
+            && let Some(NextStep { step, request }) = self.run.take_next_step()
         {
-            tracing::warn!("step '{}' is not marked: the run ends", thalweg_text::replace_controls(&step.label));
+            let refusal = format!("step '{}' is not marked: the run ends", thalweg_text::replace_controls(&step.label));
+            tracing::warn!("{refusal}");
+            if let Some(request) = request {
+                request.answer(Err(CommandRefusal(refusal)));
+            }
         }
         // The time in which sources accept nothing is only a part of a state, and begins with a command, not with the
         // next look.
@@ -178,9 +190,12 @@ impl BuilderNode {
                 self.assigning.end_before_event(end);
             }
             Order::MarkStep(event) => {
-                if let Some(step) = self.run.mark_step(event) {
+                if let Some((step, request)) = self.run.mark_step(event) {
                     let label = thalweg_text::replace_controls(&step.label);
                     tracing::info!(builder = self.setup.config.name, event = event.0, "step '{label}'");
+                    if let Some(request) = request {
+                        request.answer(Ok(()));
+                    }
                 }
             }
             Order::PrepareNext(number) => self.prepare_relayed_run(number)?,

@@ -1,6 +1,7 @@
 //! State of a run: its number and beginning, final counters that came too early, and how it is over.
 
 use super::setup::FIRST_EVENT;
+use crate::handle::Request;
 use crate::{NodeError, RunOrder};
 use std::time::Duration;
 use thalweg_core::control::{SourceCommand, State};
@@ -28,7 +29,7 @@ pub(super) struct RunState {
     /// Steps of a scan, with their bytes, and the one of which the event is being agreed on.
     steps: Vec<Step>,
     steps_bytes: usize,
-    next_step: Option<Step>,
+    next_step: Option<NextStep>,
     /// True if events that were not built are lost, since the run was to end at once.
     is_abandoned: bool,
     /// State at the last check, to detect changes.
@@ -40,6 +41,13 @@ pub(super) struct RunState {
     is_over: bool,
     /// Reason why the run did not begin, if it did not.
     error: Option<NodeError>,
+}
+
+/// Step of which the event is being agreed on, with the request for it, which is answered then.
+#[derive(Debug)]
+pub(super) struct NextStep {
+    pub(super) step: Step,
+    pub(super) request: Option<Request>,
 }
 
 impl RunState {
@@ -139,19 +147,27 @@ impl RunState {
 
     /// Keeps a step until its event is agreed on.
     pub(super) fn set_next_step(&mut self, step: Step) {
-        self.next_step = Some(step);
+        self.next_step = Some(NextStep { step, request: None });
     }
 
-    /// Marks the step that was to be agreed on at this event. Returns it.
-    pub(super) fn mark_step(&mut self, event: EventId) -> Option<&Step> {
-        let step = Step { event: event.0, ..self.next_step.take()? };
+    /// Keeps the request for this step.
+    pub(super) fn hold_step_request(&mut self, request: Request) {
+        if let Some(next) = &mut self.next_step {
+            next.request = Some(request);
+        }
+    }
+
+    /// Marks the step that was to be agreed on at this event. Returns it, and the request for it.
+    pub(super) fn mark_step(&mut self, event: EventId) -> Option<(&Step, Option<Request>)> {
+        let NextStep { step, request } = self.next_step.take()?;
+        let step = Step { event: event.0, ..step };
         self.steps_bytes += step.label.len() + step.data.to_string().len();
         self.steps.push(step);
-        self.steps.last()
+        Some((self.steps.last()?, request))
     }
 
     /// Removes and returns the step that is to be agreed on.
-    pub(super) fn take_next_step(&mut self) -> Option<Step> {
+    pub(super) fn take_next_step(&mut self) -> Option<NextStep> {
         self.next_step.take()
     }
 

@@ -514,13 +514,15 @@ impl Builders {
             return Ok(Attempt::Waits);
         };
         let is_over = self.search_end(since).is_some_and(|end| now > end);
+        let is_connected = self.endpoints.source_link(index).is_some();
         let builder = &mut self.builders[index];
-        if is_over {
+        // A source that was not scheduled until then has not tried yet.
+        let was_tried = is_connected || builder.last_error.is_some();
+        if is_over && was_tried {
             let error = builder.last_error.take().unwrap_or(LinkError::Closed);
             let (peer, time) = (&builder.address, humantime::format_duration(self.timeout));
             return Ok(Attempt::Absent(NodeError::Absent(format!("no builder at {peer} for {time}: {error}"))));
         }
-        let is_connected = self.endpoints.source_link(index).is_some();
         if !is_connected {
             let congestion = self.congestion.as_deref();
             match self.endpoints.connect_to_builder(index, &builder.address, congestion, &builder.greeting) {

@@ -388,12 +388,13 @@ impl SourceNode {
     pub(super) fn connect_absent_builders(&mut self) -> Result<(), NodeError> {
         let now = self.clock.now();
         for index in self.builders.all_numbers() {
+            // Before the search for it ends.
+            self.report_absence(index, now);
             match self.builders.try_connect(index, now)? {
                 Attempt::Waits => {}
                 Attempt::Failed(error) => self.lose_connection(index, error)?,
                 Attempt::Absent(error) => self.go_on_without(index, error)?,
             }
-            self.report_absence(index, now);
         }
         Ok(())
     }

@@ -191,7 +191,7 @@ impl Clock for MadeUpClock {
 fn a_source_that_sends_a_byte_now_and_then_is_turned_out_and_the_run_ends() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(MadeUpClock::default());
-    let topology = Builder::topology(folder.path(), "", TCP, "deadline = \"1s\"");
+    let topology = Builder::topology(folder.path(), "timeout = \"2s\"", TCP, "deadline = \"1s\"");
     let environment = Environment { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..Environment::system() };
     let mut node = BuilderNode::with_environment(&topology, "b", false, environment).unwrap();
     let (handle, address) = (Handle::new().unwrap(), node.listening_addresses()[0].host_port().unwrap().to_owned());
@@ -235,7 +235,7 @@ fn a_source_that_sends_a_byte_now_and_then_is_turned_out_and_the_run_ends() {
 #[test]
 fn a_source_that_is_given_up_while_it_is_connected_leaves_nothing_open() {
     let folder = tempfile::tempdir().unwrap();
-    let builder = Builder::start(folder.path(), "", TCP, "deadline = \"60s\"");
+    let builder = Builder::start(folder.path(), "timeout = \"2s\"", TCP, "deadline = \"60s\"");
     let mut source = builder.greeted();
     source.say(&[Message::Offer(held(0))]);
     source.until(|message| matches!(message, Message::Fetch { .. }));
@@ -549,13 +549,15 @@ struct Builder {
 }
 
 impl Builder {
-    /// Creates a topology; `run` and `builder` are further lines of these two tables.
+    /// Creates a topology; `run` and `builder` are further lines of these two tables. Where `run` has no `timeout`, it is
+    /// one that a test does not come to, however busy the machine is.
     fn topology(folder: &Path, run: &str, listen: &str, builder: &str) -> Topology {
         let file = folder.join("topology.toml");
         let sources = if listen.contains("\", \"") { 2 } else { 1 };
         let sources: String = (0..sources).map(|n| format!("[[source]]\nname = \"s{n}\"\nid = \"1.{n}\"\n")).collect();
+        let timeout = if run.contains("timeout") { "" } else { "timeout = \"60s\"" };
         let text = format!(
-            "[run]\n{run}\ndirectory = \"{}\"\ntimeout = \"2s\"\n\
+            "[run]\n{run}\ndirectory = \"{}\"\n{timeout}\n\
              [[builder]]\nname = \"b\"\nlisten = [\"{listen}\"]\n{builder}\n{sources}",
             folder.display()
         );
