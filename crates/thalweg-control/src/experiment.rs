@@ -15,6 +15,8 @@ use thalweg_node::service::{NodeHello, NodeReport, NodeStatus, ToNode, topology_
 use thalweg_node::{RunKind, Snapshot, State, StepOrder, Topology};
 use thiserror::Error;
 
+/// Number of statuses by which the clock of a host is judged.
+const MAX_CLOCK_OFFSETS: usize = 4;
 /// Time without a status after which a node counts as lost.
 pub const SILENT_TIME: Duration = Duration::from_secs(5);
 
@@ -119,8 +121,28 @@ pub struct Member {
     pub seen: Duration,
     /// Time since which it is connected, or is not: Unix time in seconds.
     pub since: f64,
-    /// Difference of its host's clock to the service's, in seconds, as of its last status.
-    pub clock_offset: Option<f64>,
+    /// Difference of its host's clock to the service's.
+    pub clock: ClockOffset,
+}
+
+/// Difference of a host's clock to the service's, by the times in the last few statuses. A status that took long makes the
+/// difference too low, and none makes it too high.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClockOffset {
+    offsets: VecDeque<f64>,
+}
+
+impl ClockOffset {
+    /// Adds the difference that a status shows, in seconds.
+    fn add_offset(&mut self, seconds: f64) {
+        self.offsets.truncate(MAX_CLOCK_OFFSETS - 1);
+        self.offsets.push_front(seconds);
+    }
+
+    /// Returns the difference in seconds; `None` before the first status.
+    pub fn seconds(&self) -> Option<f64> {
+        self.offsets.iter().copied().reduce(f64::max)
+    }
 }
 
 impl Member {
@@ -362,7 +384,7 @@ impl Experiment {
     /// Takes the status of a node.
     pub fn node_reported(&mut self, node: &str, status: NodeStatus) {
         let Some(member) = self.members.get_mut(node) else { return };
-        member.clock_offset = Some(status.unix_nanos as f64 / 1e9 - self.now.unix);
+        member.clock.add_offset(status.unix_nanos as f64 / 1e9 - self.now.unix);
         if status.snapshot.run > 0 {
             member.last_run = status.snapshot.clone();
         }

@@ -74,6 +74,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 use thalweg::terminal::{Failure, GlobalOptions, generate, outlet, program_name, run_program, version_text};
 
 static VERSION: LazyLock<String> = LazyLock::new(version_text);
@@ -148,6 +149,9 @@ fn run_control(options: &ControlOptions, json: bool) -> Result<ExitCode, Failure
     runtime.map_err(Failure::broken)?.block_on(serve(service, json))
 }
 
+/// Longest wait at the end of the service for records that are being written.
+const FINISH_TIME: Duration = Duration::from_secs(10);
+
 async fn serve(service: Arc<Service>, json: bool) -> Result<ExitCode, Failure> {
     let address = service.listen_address();
     let listener = tokio::net::TcpListener::bind(address).await;
@@ -167,6 +171,10 @@ async fn serve(service: Arc<Service>, json: bool) -> Result<ExitCode, Failure> {
         _ = terminated.recv() => {}
     }
     // Runs go on, and so do the processes of nodes.
+    let is_written = tokio::task::spawn_blocking(move || service.finish_records(FINISH_TIME)).await;
+    if !matches!(is_written, Ok(true)) {
+        tracing::warn!("changes of the records of runs were not written within {} s", FINISH_TIME.as_secs());
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -322,11 +322,14 @@ impl Processes {
     }
 
     /// Returns the state of a process that is not connected: `starting`, `failed` or `down`.
-    pub fn state_of(&mut self, node: &str) -> &'static str {
+    pub fn state_of(&mut self, node: &str, process: &NodeProcess) -> &'static str {
         if let Some(observation) = self.observed.get(node) {
             return observation.state;
         }
-        let Some(started) = self.started.get_mut(node) else { return "down" };
+        let Some(started) = self.started.get_mut(node) else {
+            // Its manager has not yet shown that it has ended.
+            return if process.is_managed() { "starting" } else { "down" };
+        };
         match started.child.try_wait() {
             Ok(None) if started.at.elapsed() < START_TIME => "starting",
             Ok(None) => "failed",

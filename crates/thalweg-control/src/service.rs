@@ -201,6 +201,12 @@ impl Service {
         Ok(service)
     }
 
+    /// Waits until the records so far are written. Returns whether they are, within `time`.
+    pub fn finish_records(&self, time: Duration) -> bool {
+        let report = self.inner.lock().storage.request_report();
+        report.recv_timeout(time).is_ok()
+    }
+
     /// Takes a report of the storage.
     fn handle_storage(&self, report: StorageReport) {
         let now = self.current_time();

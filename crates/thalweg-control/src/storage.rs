@@ -26,6 +26,8 @@ pub enum StorageOrder {
     Reserve(u64, Box<RunRecord>),
     /// Writes the record of a run.
     Record(Box<RunRecord>),
+    /// Reports that all orders before this one are carried out.
+    Report(Sender<()>),
 }
 
 /// Place of the storage, beside the files of the service.
@@ -101,6 +103,13 @@ impl Storage {
     pub fn order(&self, order: StorageOrder) {
         // The worker ends after this value, and not before.
         let _ = self.0.send(order);
+    }
+
+    /// Returns a receiver of the report that all orders so far are carried out.
+    pub fn request_report(&self) -> Receiver<()> {
+        let (sender, report) = channel();
+        self.order(StorageOrder::Report(sender));
+        report
     }
 }
 
@@ -179,6 +188,7 @@ impl StorageWorker {
                     next_look = Instant::now();
                 }
                 Ok(StorageOrder::Record(record)) => self.write_record(*record, report),
+                Ok(StorageOrder::Report(sender)) => _ = sender.send(()),
                 Err(RecvTimeoutError::Timeout) => {
                     self.look(report);
                     next_look = Instant::now() + POLL_INTERVAL;

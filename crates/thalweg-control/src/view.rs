@@ -326,7 +326,7 @@ fn clock_views(experiment: &Experiment) -> Vec<ClockView> {
             Some(ClockView {
                 node: name.to_owned(),
                 host: member.hello.as_ref()?.host.clone(),
-                offset_seconds: member.clock_offset,
+                offset_seconds: member.clock.seconds(),
                 is_synchronized: member.status.is_clock_synchronised,
             })
         })

@@ -10,7 +10,7 @@ use crate::stay::{Stay, take_part_in_runs};
 use crate::terminal::{Failure, recent_log, service_manager, start_thread};
 use crate::watchdog::state_text;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
@@ -41,6 +41,9 @@ const UNCHANGED_STATUS_INTERVAL: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after which a service that receives nothing is given up.
 const SEND_TIME: Duration = Duration::from_secs(5);
+/// Longest wait for the end of the run before a preparation for the next is refused. A source may be in a run longer than
+/// the builder is, until it notices that its connection has failed.
+const RUN_END_TIME: Duration = Duration::from_secs(20);
 /// Bytes read at a time. They are cleared before each read, a hundred times a second.
 const READ_BUFFER_BYTES: usize = 4096;
 /// Environment variable of the token with which a node identifies itself.
@@ -68,6 +71,7 @@ pub(crate) fn follow_services(name: &str, urls: &[String], json: bool) -> Result
             stay: stay.clone(),
             hello: hello.clone(),
             commands: Vec::new(),
+            requests: VecDeque::new(),
             preparations: Vec::new(),
             shown: NodeStatus::default(),
             shown_at: Instant::now(),
@@ -163,6 +167,8 @@ struct Link {
     hello: NodeHello,
     /// Commands that the node has not answered, by the numbers of their requests.
     commands: Vec<(u64, Receiver<Result<(), CommandRefusal>>)>,
+    /// Preparations that wait for the end of the run.
+    requests: VecDeque<PreparationRequest>,
     /// Preparations under way: the number of the service's request, that of the preparation, and whether it arms.
     preparations: Vec<(u64, u64, bool)>,
     /// Status that was sent last, and when.
@@ -176,6 +182,17 @@ struct Link {
     accepted: Accepted,
     /// Requests for latest fragments.
     latest: LatestRequests,
+}
+
+/// Request of the service to prepare for the next run.
+#[derive(Debug)]
+struct PreparationRequest {
+    /// Number of the request.
+    id: u64,
+    /// Topology of the run; `None` for the one that the node has: it is to arm.
+    topology: Option<Topology>,
+    /// Time until which it waits for the end of the run under way.
+    until: Instant,
 }
 
 /// Addresses of the services that have accepted the node, as systemd shows them.
@@ -231,6 +248,7 @@ impl Link {
 
     fn serve_connection(&mut self, socket: &mut WebSocket<TcpStream>, place: &str) -> Lost {
         self.commands.clear();
+        self.requests.clear();
         self.preparations.clear();
         self.latest.clear();
         let (begun, mut next_status) = (Instant::now(), Instant::now());
@@ -240,7 +258,8 @@ impl Link {
         self.shown_at = Instant::now().checked_sub(UNCHANGED_STATUS_INTERVAL).unwrap_or_else(Instant::now);
         loop {
             let mut messages = Vec::new();
-            let mut replies = self.finished_preparations();
+            let mut replies = self.begin_preparations();
+            replies.extend(self.finished_preparations());
             let mut status = None;
             if Instant::now() >= next_status {
                 next_status = Instant::now() + STATUS_INTERVAL;
@@ -262,7 +281,7 @@ impl Link {
             }
             match socket.read() {
                 Ok(Message::Text(text)) => match serde_json::from_str(&text) {
-                    Ok(message) => messages.extend(self.handle_message(message)),
+                    Ok(message) => self.handle_message(message),
                     Err(error) => return format!("a message of the service is not understood: {error}"),
                 },
                 Ok(Message::Close(reason)) => {
@@ -322,8 +341,7 @@ impl Link {
 
     /// Returns the status if it has changed, or is due.
     fn next_status(&mut self) -> Option<Box<NodeStatus>> {
-        let plan = self.stay.plan();
-        let snapshot = (*self.stay.handle().latest_snapshot()).clone();
+        let (plan, snapshot) = self.stay.plan_and_snapshot();
         let directory = plan.topology.as_ref().map(|topology| topology.run.directory.clone());
         let status = NodeStatus {
             topology: plan.digest,
@@ -331,7 +349,7 @@ impl Link {
             is_prepared: plan.is_prepared,
             is_armed: plan.is_armed,
             failure: plan.failure,
-            snapshot,
+            snapshot: (*snapshot).clone(),
             last_reports: plan.last_reports,
             unix_nanos: unix_nanos(),
             is_clock_synchronised: thalweg_doctor::is_clock_synchronised(),
@@ -346,25 +364,22 @@ impl Link {
         Some(Box::new(status))
     }
 
-    /// Carries out a message of the service. Returns the reply, if there is one at once.
-    fn handle_message(&mut self, message: ToNode) -> Option<FromNode> {
+    /// Carries out a message of the service.
+    fn handle_message(&mut self, message: ToNode) {
         match message {
-            ToNode::Configure { id, topology } => self.prepare(id, Some(*topology)),
-            ToNode::Arm { id } => self.prepare(id, None),
-            ToNode::Command { id, command } => {
-                self.commands.push((id, self.stay.handle().request(command)));
-                None
-            }
+            ToNode::Configure { id, topology } => self.request_preparation(id, Some(*topology)),
+            ToNode::Arm { id } => self.request_preparation(id, None),
+            ToNode::Command { id, command } => self.commands.push((id, self.stay.handle().request(command))),
             ToNode::Latest { id, source, width } => {
                 let name = self.stay.source_name(source);
                 self.latest.add_request(LatestRequest { id, source, name, width });
-                None
             }
-            ToNode::Quit => {
-                self.stay.leave_after_run();
-                None
-            }
+            ToNode::Quit => _ = self.stay.leave_after_run(),
         }
+    }
+
+    fn request_preparation(&mut self, id: u64, topology: Option<Topology>) {
+        self.requests.push_back(PreparationRequest { id, topology, until: Instant::now() + RUN_END_TIME });
     }
 
     /// Sends the latest fragments that are due.
@@ -373,28 +388,39 @@ impl Link {
         answers.iter().try_for_each(|answer| send_answer(socket, answer))
     }
 
-    /// Prepares for the next run, with this topology if there is one. Returns the reply if that is refused at once.
-    fn prepare(&mut self, id: u64, topology: Option<Topology>) -> Option<FromNode> {
-        let plan = self.stay.plan();
-        let state = self.stay.handle().latest_snapshot().state;
-        let refused = if plan.is_prepared && state.has_begun() {
-            Some(format!("the run is {state}: end it first"))
-        } else {
-            match &topology {
-                Some(topology) => crate::node::check_node_name(topology, &self.hello.node).err().map(|e| e.to_string()),
-                None => plan.topology.is_none().then(|| "it has no topology: configure it first".into()),
+    /// Begins the preparations that wait for no run any more. Returns the replies to those that are refused.
+    fn begin_preparations(&mut self) -> Vec<NodeReply> {
+        let mut refused = Vec::new();
+        while let Some(request) = self.requests.pop_front() {
+            let (plan, snapshot) = self.stay.plan_and_snapshot();
+            let is_in_run = plan.is_prepared && snapshot.state.has_begun();
+            if is_in_run && Instant::now() < request.until {
+                self.requests.push_front(request);
+                break;
             }
-        };
-        if refused.is_some() {
-            return Some(FromNode::Report { status: None, replies: vec![NodeReply { id, error: refused }] });
+            let PreparationRequest { id, topology, .. } = request;
+            let reason = if is_in_run {
+                Some(format!("the run is {}: end it first", snapshot.state))
+            } else {
+                match &topology {
+                    Some(topology) => {
+                        crate::node::check_node_name(topology, &self.hello.node).err().map(|e| e.to_string())
+                    }
+                    None => plan.topology.is_none().then(|| "it has no topology: configure it first".into()),
+                }
+            };
+            if reason.is_some() {
+                refused.push(NodeReply { id, error: reason });
+                continue;
+            }
+            let arms = topology.is_none();
+            let preparation = match topology {
+                Some(topology) => self.stay.set_topology(topology),
+                None => self.stay.prepare_anew(),
+            };
+            self.preparations.push((id, preparation, arms));
         }
-        let arms = topology.is_none();
-        let preparation = match topology {
-            Some(topology) => self.stay.set_topology(topology),
-            None => self.stay.prepare_anew(),
-        };
-        self.preparations.push((id, preparation, arms));
-        None
+        refused
     }
 }
 

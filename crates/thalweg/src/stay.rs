@@ -109,6 +109,12 @@ impl Stay {
         self.0.plan.lock().clone()
     }
 
+    /// Returns a copy of the plan, and the snapshot that belongs to it: no run ends, and none is prepared, between them.
+    pub(crate) fn plan_and_snapshot(&self) -> (Plan, Arc<Snapshot>) {
+        let plan = self.0.plan.lock();
+        (plan.clone(), self.0.handle.latest_snapshot())
+    }
+
     /// Returns the name of a source, by its place in the topology.
     pub(crate) fn source_name(&self, source: usize) -> Option<String> {
         let plan = self.0.plan.lock();

@@ -161,6 +161,8 @@ mod tests {
             let service = Arc::clone(&service);
             tokio::spawn(async move { service.latest_fragment("adc", width, LatestForm::Json).await })
         };
+        // Held, so that it is not forgotten however long the clients take.
+        let place = service.latest.place_of("adc");
         let widest = ask(256);
         let clients: Vec<_> = (0..50).map(|client| ask(128 + client)).collect();
         let Some(ToNode::Latest { id, width, .. }) = messages.recv().await else { panic!("the builder is asked") };
@@ -173,7 +175,7 @@ mod tests {
             assert_eq!((&view["image"]["width"], &view["image"]["full_width"]), (&128.into(), &256.into()));
         }
         assert!(messages.try_recv().is_err(), "it was asked once");
-        service.latest.place_of("adc").lock().await.as_mut().unwrap().at = Instant::now() - FRESH_TIME;
+        place.lock().await.as_mut().unwrap().at = Instant::now() - FRESH_TIME;
         let _narrow = ask(128);
         let Some(ToNode::Latest { width, .. }) = messages.recv().await else { panic!("the builder is asked again") };
         assert_eq!(width, 256, "the widest client is expected to ask again");

@@ -109,7 +109,7 @@ impl Inner {
                     Some(_) if member.is_some_and(|member| !member.status.failure.is_empty()) => "failed",
                     Some(_) => "up",
                     None if self.restarts.contains_key(&node) => "starting",
-                    None => self.processes.state_of(&node),
+                    None => self.processes.state_of(&node, process),
                 };
                 let last_message = self.messages.iter().rev().find(|message| message.node.as_deref() == Some(&node));
                 ProcessView {

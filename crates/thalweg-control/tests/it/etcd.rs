@@ -24,10 +24,12 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// Starts it; `None` where there is no such program.
+    /// Starts it; `None` where there is no such program. Its files are in memory, where writing takes no time whatever
+    /// other tests do to the disk.
     fn start() -> Option<Self> {
         let free = || format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-        let mut etcd = Self { folder: tempfile::tempdir().unwrap(), server: None, url: free(), peer_url: free() };
+        let mut etcd =
+            Self { folder: tempfile::tempdir_in("/dev/shm").unwrap(), server: None, url: free(), peer_url: free() };
         if let Err(error) = etcd.start_server() {
             skipped(format_args!("etcd: {error}"));
             return None;
@@ -163,6 +165,7 @@ fn a_number_that_was_reserved_without_an_answer_is_used_or_its_record_is_closed(
     let config = EtcdConfig { endpoints: vec![start_silent_proxy(&etcd)], prefix: String::new() };
     let mut store = EtcdStore::new(&config, "lab");
     assert!(store.reserve_number(&draft("unanswered")).is_err());
+    wait_until("the number", || direct.last_number().is_ok_and(|last| last == Some(2)));
     assert_eq!(store.reserve_number(&draft("last")).unwrap().number, 3);
     let records = direct.changed_records().unwrap();
     let states: Vec<_> = records.iter().map(|record| (record.number, record.note.as_str(), record.state)).collect();
@@ -198,7 +201,7 @@ fn two_services_command_one_experiment_and_etcd_may_be_lost_while_a_run_goes_on(
          {{ manager = \"none\" }} }}\n",
         etcd.url
     );
-    let mut first = Experiment::start_with(&["adc-0"], &control);
+    let mut first = Experiment::start_with(&["adc-0"], &control, "60s");
     let second = start_second_service(&first);
     let node = |name: &str| {
         let mut command =

@@ -32,16 +32,17 @@ struct Experiment {
 }
 
 impl Experiment {
-    /// Starts the service of an experiment with these sources, over shared memory.
+    /// Starts the service of an experiment with these sources, over shared memory. Events wait for all of them, however
+    /// busy the machine is.
     fn start(sources: &[&str]) -> Self {
-        Self::start_with(sources, "")
+        Self::start_with(sources, "", "60s")
     }
 
-    /// Does the same with a table `[control]`.
-    fn start_with(sources: &[&str], control: &str) -> Self {
+    /// Does the same with a table `[control]` and a time for which events wait for a source.
+    fn start_with(sources: &[&str], control: &str, deadline: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut text = format!(
-            "[run]\ndirectory = \"runs\"\n[control]\n{control}\n[[builder]]\nname = \"builder\"\nlisten = [\"shm:{}\"]\ndeadline = \"500ms\"\n",
+            "[run]\ndirectory = \"runs\"\n[control]\n{control}\n[[builder]]\nname = \"builder\"\nlisten = [\"shm:{}\"]\ndeadline = \"{deadline}\"\n",
             folder.path().join("socket").display()
         );
         for (index, source) in sources.iter().enumerate() {

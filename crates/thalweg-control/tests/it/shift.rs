@@ -111,7 +111,7 @@ fn a_source_is_left_out_by_name_until_the_experiment_is_configured_anew() {
 
 #[test]
 fn a_source_that_dies_is_named_everywhere_and_comes_back_for_the_next_run() {
-    let mut experiment = Experiment::start(&["adc-0", "adc-1"]);
+    let mut experiment = Experiment::start_with(&["adc-0", "adc-1"], "", "5s");
     experiment.arm();
     experiment.command(&["start"]);
     experiment.wait_for("events", |status| status.totals.events > 20);
@@ -190,7 +190,11 @@ fn runs_follow_one_another_without_a_gap_and_steps_are_marked() {
         experiment.wait_for("events", |status| status.totals.events > 5);
         experiment.command(&["step", "theta = 3", "--data", "{\"theta\": 3}"]);
         experiment.command(&["next", "--note", "goes on"]);
-        experiment.wait_for("the next run", |status| status.run.as_ref().is_some_and(|now| now.number == run));
+        // One run at a time is written down behind the run that goes on.
+        experiment.wait_for("the record", |status| {
+            let is_recorded = status.last_run.as_ref().is_some_and(|last| last.number == run - 1);
+            is_recorded && status.run.as_ref().is_some_and(|now| now.number == run)
+        });
     }
     experiment.wait_for("events", |status| status.totals.events > 5);
     experiment.command(&["stop"]);

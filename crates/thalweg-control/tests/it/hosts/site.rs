@@ -209,10 +209,11 @@ pub(crate) fn node_program() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_thalweg-control")).with_file_name("thalweg")
 }
 
-/// Returns the tables of the builder, on the second host, and of sources of these names.
-pub(crate) fn nodes_text(sources: &[&str]) -> String {
+/// Returns the tables of the builder, on the second host, and of sources of these names. Events wait for a source for
+/// `deadline`.
+pub(crate) fn nodes_text(sources: &[&str], deadline: &str) -> String {
     let mut text = format!(
-        "[[builder]]\nname = \"builder\"\nlisten = [\"tcp:{}:7411\"]\ndeadline = \"500ms\"\n",
+        "[[builder]]\nname = \"builder\"\nlisten = [\"tcp:{}:7411\"]\ndeadline = \"{deadline}\"\n",
         Network::host_address(1)
     );
     for (index, source) in sources.iter().enumerate() {

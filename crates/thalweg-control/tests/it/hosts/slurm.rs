@@ -116,7 +116,7 @@ fn topology(folder: &str) -> String {
             program.display()
         );
     }
-    text + &nodes_text(&["adc-0", "adc-1"])
+    text + &nodes_text(&["adc-0", "adc-1"], "60s")
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn start_site() -> Option<Site> {
         topology +=
             &format!("{node} = {{ manager = \"ssh\", host = \"{host}\", program = \"{}\" }}\n", program.display());
     }
-    fs::write(path("lab.toml"), topology + &nodes_text(&["adc-0", "adc-1", "adc-2"])).unwrap();
+    fs::write(path("lab.toml"), topology + &nodes_text(&["adc-0", "adc-1", "adc-2"], "5s")).unwrap();
     site.start_service(&CLIENT_CONFIG, &[]);
     Some(site)
 }
@@ -136,7 +136,7 @@ fn a_process_is_ended_and_started_over_ssh_and_its_log_is_shown() {
 fn an_address_that_other_hosts_cannot_reach_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let control = "[control.nodes]\nadc-0 = { manager = \"ssh\", host = \"adc-0\" }\n";
-    fs::write(folder.path().join("lab.toml"), control.to_owned() + &nodes_text(&["adc-0"])).unwrap();
+    fs::write(folder.path().join("lab.toml"), control.to_owned() + &nodes_text(&["adc-0"], "60s")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg-control"));
     let output = command.args(["control", "lab.toml"]).current_dir(folder.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
