@@ -141,7 +141,7 @@ impl Service {
         let mut idle_turns = 0;
         while !(self.ends_alone && self.clients.is_empty()) {
             let now = Instant::now();
-            if self.engine.make_progress(now, &|| now) {
+            if self.engine.make_progress(now, &Instant::now) {
                 (last_work, idle_turns) = (now, 0);
             } else {
                 idle_turns += 1;

@@ -122,6 +122,11 @@ impl Network {
             }
             run_ip_batch(&format!("link set {interface} up\nlink set lo up\n"))?;
         }
+        for host in 0..count {
+            // The kernel answers once it has seen that the other end is up. Before, it drops what is sent.
+            network.enter_host(host)?;
+            run_ip_batch(&format!("link show dev {}\n", Self::INTERFACE))?;
+        }
         Ok(network)
     }
 

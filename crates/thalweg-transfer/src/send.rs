@@ -285,9 +285,13 @@ impl Behind {
 
     fn forget_before(&mut self, file: &Arc<Stored>, until: u64) {
         self.pieces.retain(|(of, piece)| {
-            let through = Arc::ptr_eq(of, file) && piece.end <= until;
-            // Only advice: pages that cannot be dropped are reclaimed by the kernel later.
-            !through || fadvise(of.buffered_file(), piece.start, nonzero_length(piece), Advice::DontNeed).is_err()
+            let is_behind = Arc::ptr_eq(of, file) && piece.end <= until;
+            if is_behind {
+                // Only advice: pages that cannot be dropped are reclaimed by the kernel later.
+                let _ = fadvise(of.buffered_file(), piece.start, nonzero_length(piece), Advice::DontNeed);
+            }
+            // The network may still have some of them, if the peer receives late.
+            !is_behind || cached_bytes(of.buffered_file(), piece).is_ok_and(|bytes| bytes > 0)
         });
     }
 

@@ -52,7 +52,7 @@ pub(super) fn interface_line_rate(ends: &Ends) -> Option<f64> {
     Host::probe_this_machine(ends.peer.as_deref()).interface.and_then(|interface| interface.bits_per_second)
 }
 
-/// Sends messages for the time `duration`.
+/// Sends messages for the time `duration`, one at least.
 fn send_messages_for(
     exchange: &mut dyn Exchange,
     clock: &Clock,
@@ -61,8 +61,11 @@ fn send_messages_for(
 ) -> Result<(), BenchError> {
     let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let begun = clock.read_counter();
-    while clock.elapsed_nanos(begun, clock.read_counter()) < duration && !stop.is_requested() {
+    while !stop.is_requested() {
         exchange.send_message(Phase::Ordinary)?;
+        if clock.elapsed_nanos(begun, clock.read_counter()) >= duration {
+            break;
+        }
     }
     exchange.flush_pending()
 }

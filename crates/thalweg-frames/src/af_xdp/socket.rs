@@ -35,8 +35,8 @@ const MAX_FRAME_DESCRIPTORS: usize = 17;
 /// Bytes before a received frame that programs may use (`XDP_PACKET_HEADROOM`, linux/bpf.h).
 pub(super) const RECEIVE_HEADROOM: usize = 256;
 /// Maximum time that the kernel takes to give up a queue whose socket was closed: it does so in the background
-/// (`xp_release_deferred`).
-const QUEUE_RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// (`xp_release_deferred`), after what others do to the network's interfaces.
+const QUEUE_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Socket option for the number of frames that one system call may send: linux/if_xdp.h of Linux 6.17. Before, it is
 /// 32.
 const XDP_MAX_TX_SKB_BUDGET: c_int = 9;

@@ -230,11 +230,10 @@ fn a_program_that_never_waits_is_ended_by_the_wall_limit_and_nothing_is_left() {
     let Some(kernel) = built() else { return };
     let directory = tempfile::tempdir().unwrap();
     let kernel = copied(&kernel, directory.path());
-    let args = shell_args("echo begun; sh -c 'while :; do :; done' & while :; do :; done");
+    let args = shell_args("sh -c 'while :; do :; done' & while :; do :; done");
     let limit = Duration::from_secs(10);
     let error = boot_machine(&Machine { wall_limit: limit, ..machine(&kernel, &args, directory.path()) }).unwrap_err();
-    let BootError::WallLimit { console, .. } = &error else { panic!("{error}") };
-    assert!(console.contains("begun"), "{console}");
+    assert!(matches!(error, BootError::WallLimit { .. }), "{error}");
     assert_eq!(processes(&kernel), 0);
 }
 

@@ -116,14 +116,18 @@ fn a_peer_that_is_no_source_is_rejected_and_the_next_one_accepted() {
     let greetings: [&[u8]; 2] = [b"TWRD\x02\0\0\0", b""];
     let pending: Vec<_> =
         strangers.iter().zip(greetings).map(|(hand, greeting)| hand.begin_connect(&address, greeting)).collect();
-    let source = Hand::new();
-    let accepted = source.begin_connect(&address, GREETING);
-    let _builder = listening.accept_peer();
-    accepted.wait_until_established(&source.queue, PATIENCE).unwrap();
-    for (hand, pending) in strangers.iter().zip(pending) {
-        let error = pending.wait_until_established(&hand.queue, PATIENCE).unwrap_err();
-        assert!(matches!(error, ConnectError::Rejected { private_data } if private_data == GREETING));
-    }
+    std::thread::scope(|scope| {
+        // It accepts none of them, and looks for others meanwhile.
+        let accepting = scope.spawn(|| listening.accept_peer());
+        for (hand, pending) in strangers.iter().zip(pending) {
+            let error = pending.wait_until_established(&hand.queue, PATIENCE).unwrap_err();
+            assert!(matches!(error, ConnectError::Rejected { private_data } if private_data == GREETING));
+        }
+        let source = Hand::new();
+        let accepted = source.begin_connect(&address, GREETING);
+        let _builder = accepting.join().unwrap();
+        accepted.wait_until_established(&source.queue, PATIENCE).unwrap();
+    });
 }
 
 #[test]
