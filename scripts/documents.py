@@ -205,10 +205,16 @@ def without_limit(lines: list[str]) -> list[str]:
     return kept
 
 
+# A source whose builder begins late, on a machine with other work to do.
+LATE_BUILDER = re.compile(r"WARN source \S+: .*; trying again until ")
+
+
 def matches(shown: list[str], printed: list[str]) -> bool:
     """Whether lines are what the page shows. `reached` has the lengths of `printed` that `shown` so far can explain."""
     if not any("dead time" in line for line in shown):
         printed = without_dead_time(printed)
+    if not any("trying again" in line for line in shown):
+        printed = [line for line in printed if not LATE_BUILDER.search(line)]
     shown, printed = without_limit(shown), without_limit(printed)
     reached = {0}
     for line in shown:

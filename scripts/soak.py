@@ -70,9 +70,12 @@ def open_files(pid: int) -> int:
 
 
 def tenth_from(seen: list[tuple[float, int]], begin: float, tenth: float) -> float:
-    """The median of what was seen in a tenth of the time, or what was seen last before its end."""
-    part = [size for at, size in seen if begin <= at < begin + tenth]
-    return statistics.median(part or [size for at, size in seen if at < begin + tenth][-1:] or [seen[0][1]])
+    """The median of what was seen in a tenth of the time; if there is nothing, what was seen first after it, or last.
+
+    What was seen before it would not do: memory that is touched later had not been touched.
+    """
+    since = [(at, size) for at, size in seen if at >= begin] or seen[-1:]
+    return statistics.median([size for at, size in since if at < begin + tenth] or [since[0][1]])
 
 
 def soak(program: str, link: str, lasting: float, arguments: list[str]) -> str | None:

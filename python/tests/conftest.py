@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,21 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# Sockets of `free_port`.
+HELD: list[socket.socket] = []
+
+
+def free_port() -> int:
+    """Returns a TCP port at which a server of this test can listen, and that the kernel gives to no other socket.
+
+    It is held until this process ends, by a socket that does not listen: servers that set SO_REUSEADDR share it, and a
+    connection is refused where no server listens.
+    """
+    held = socket.socket()
+    HELD.append(held)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return int(held.getsockname()[1])
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,8 @@ pytest_collectreport = keep_skipped
 
 # Pages of the documents, of which each is typed in by itself.
 PAGES = "test_the_commands_of_a_page_print_what_it_shows"
+# Parts of the names of tests whose emulated cameras have the same address and the same names.
+CAMERAS = ("tests/test_examples.py::", "::test_a_wheel_in_an_empty_venv_")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,11 +74,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hook of pytest-xdist: the tests of a file share a worker, except for the pages."""
+    """Hook of pytest-xdist: the tests of a file share a worker, except for the pages; those with cameras share one."""
     from xdist.scheduler import LoadFileScheduling
 
     class FileScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if any(name in nodeid for name in CAMERAS):
+                return "cameras"
             return nodeid if PAGES in nodeid else super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False
@@ -92,14 +112,25 @@ def recordings() -> Path:
 
 @pytest.fixture(scope="session")
 def record(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Written]]:
-    """Function that runs `thalweg demo` with some arguments and returns the run that it wrote."""
-    folder = tmp_path_factory.mktemp("runs")
+    """Function that records the run of `thalweg demo` with some arguments, and returns the run that was written.
 
-    def demo(*arguments: object, out: Path = folder) -> Written:
-        command = [program, "demo", "--out", out, "--json", *arguments]
-        ended = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=60)
-        assert ended.returncode == 0, f"{command}: {ended.stderr}"
-        report = json.loads(ended.stdout.splitlines()[-1])
+    The run has a number of events, since a busy machine may make none in a fixed time.
+    """
+    folder = tmp_path_factory.mktemp("runs")
+    topology = tmp_path_factory.mktemp("demo") / "demo.toml"
+
+    def output_of(*command: object) -> str:
+        words = [str(word) for word in command]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+        assert ended.returncode == 0, f"{words}: {ended.stderr}"
+        return ended.stdout
+
+    def demo(*arguments: object, events: int, out: Path = folder) -> Written:
+        topology.write_text(output_of(program, "demo", *arguments, "--out", out, "--print-topology"))
+        # Neither a process that starts late nor a fragment that is late is given up.
+        patience = ["--duration", "5m", "--set", "run.timeout=5m", "--set", "builder.0.deadline=60s"]
+        output = output_of(program, "run", topology, "--events", events, *patience, "--json")
+        report = json.loads(output.splitlines()[-1])
         assert report["ledger"]["unaccounted"] == 0
         return Written(Path(report["directory"]), report)
 
@@ -129,7 +160,7 @@ def serve(program: Path) -> Iterator[Callable[..., str]]:
 @pytest.fixture(scope="session")
 def model(record: Callable[..., Written]) -> Written:
     """Short run of three model ADCs, with a payload length that is not a multiple of any alignment of records."""
-    return record("--sources", 3, "--size", 10_006, "--rate", 1000, "--duration", "300ms", "--link", "tcp")
+    return record("--sources", 3, "--size", 10_006, "--rate", 1000, "--link", "tcp", events=300)
 
 
 class Writer:

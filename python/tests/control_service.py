@@ -7,12 +7,13 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
+
+from conftest import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
 
 # Longest time in seconds for each of the things that a test waits for: a failure, and not a measurement.
 PATIENCE_SECONDS = 60.0
-
-
-def free_port() -> int:
-    """Returns a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(holds: Callable[[], Any], what: str) -> Any:
@@ -42,7 +36,13 @@ class ControlService:
     """Running `thalweg control` of an experiment with a builder and two digitizers, in a folder of its own."""
 
     def __init__(
-        self, program: Path, folder: Path, control: str = "", environment: dict[str, str] | None = None
+        self,
+        program: Path,
+        folder: Path,
+        control: str = "",
+        environment: dict[str, str] | None = None,
+        # Longer than any source is silent on a busy machine: runs are complete.
+        deadline: str = "60s",
     ) -> None:
         self.folder = folder
         self.environment = os.environ | {"XDG_STATE_HOME": str(folder / "state")} | (environment or {})
@@ -51,13 +51,13 @@ class ControlService:
             f'[[source]]\nname = "{name}"\nid = "{id}"\nrate = 100\ndevice = {{ kind = "model-adc", size = "4KiB" }}\n'
             for name, id in (("adc-0", "1.0"), ("adc-1", "1.1"))
         )
-        builder = f'[[builder]]\nname = "builder"\nlisten = ["tcp:127.0.0.1:{free_port()}"]\n'
+        builder = f'[[builder]]\nname = "builder"\nlisten = ["tcp:127.0.0.1:{free_port()}"]\ndeadline = "{deadline}"\n'
         (folder / "lab.toml").write_text(f'[run]\ndirectory = "runs"\n[control]\n{control}\n{builder}{sources}')
         self.program = program.with_name("thalweg-control")
         assert self.program.exists(), f"{self.program} does not exist: build it (`make build`)"
-        self.address = "127.0.0.1:0"
+        # It begins again at the same address.
+        self.address = f"127.0.0.1:{free_port()}"
         self.begin()
-        self.address = self.url.removeprefix("http://")
 
     def begin(self) -> None:
         """Starts the service."""

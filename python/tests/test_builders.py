@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import socket
 import subprocess
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import free_port
 
 import thalweg
 
@@ -42,11 +41,7 @@ device = {{ kind = "model-adc", size = "4KiB" }}
 
 @pytest.fixture
 def run(program: Path, tmp_path: Path) -> Path:
-    ports = []
-    with ExitStack() as held:
-        for _ in range(2):
-            ports.append(held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1])
-    (tmp_path / "two.toml").write_text(TOPOLOGY.format(*ports))
+    (tmp_path / "two.toml").write_text(TOPOLOGY.format(free_port(), free_port()))
     subprocess.run([program, "run", "two.toml"], cwd=tmp_path, check=True, capture_output=True)
     return tmp_path / "runs/run-000042"
 

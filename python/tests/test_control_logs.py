@@ -20,7 +20,9 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_each_line_has_its_time_and_those_of_a_run_its_node_and_number(program: Path, tmp_path: Path) -> None:
-    service = ControlService(program, tmp_path, "", {"THALWEG_LOG_FORMAT": "json", "THALWEG_LOG": "info"})
+    environment = {"THALWEG_LOG_FORMAT": "json", "THALWEG_LOG": "info"}
+    # The end of the run waits for the source that was killed.
+    service = ControlService(program, tmp_path, "", environment, deadline="2s")
     try:
         service.arm()
         service.command("start", note="first beam")

@@ -16,8 +16,8 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from conftest import ROOT
-from control_service import ControlService, free_port, wait_until
+from conftest import ROOT, free_port
+from control_service import ControlService, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

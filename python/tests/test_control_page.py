@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,12 +33,6 @@ PATIENCE_SECONDS = 120
 SIZES = {"desk": (1280, 720), "wall": (1920, 1080), "telephone": (390, 844)}
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def topology() -> str:
     text = f"""
 [run]
@@ -50,6 +44,8 @@ experiment = "beamline"
 [[builder]]
 name = "builder"
 listen = ["tcp:127.0.0.1:{free_port()}"]
+# Longer than any source is silent on a busy machine: runs are complete.
+deadline = "60s"
 """
     devices = dict.fromkeys(SOURCES, 'device = { kind = "model-adc", size = "16KiB" }\nrate = 200.0')
     devices["camera"] = 'device = { kind = "pgm", files = ["images"], rate = 200.0, loop = true }\nrate = 200.0'

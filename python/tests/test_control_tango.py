@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from control_service import PATIENCE_SECONDS, ControlService, free_port, wait_until
+from conftest import free_port
+from control_service import PATIENCE_SECONDS, ControlService, wait_until
 
 import thalweg
 from thalweg.control import Control

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from conftest import free_port
 
 import thalweg
 from thalweg import dectris
@@ -34,6 +34,8 @@ TOPOLOGY = """
 [run]
 directory = "runs"
 events = {events}
+# The source is a Python program, which begins late on a busy machine.
+timeout = "5m"
 
 [[builder]]
 name = "builder"
@@ -51,13 +53,6 @@ def pixels(image: int) -> np.ndarray[Any, Any]:
     pixels[:, :10] = np.arange(10)
     pixels[100 * image : 100 * image + 50] = image + 1
     return pixels
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 class Detector:

@@ -23,7 +23,7 @@ DEMO = "$ thalweg demo --sources 2 --size 10KiB --rate 1000 --duration 1s --out 
 @pytest.fixture
 def demo(record: Callable[..., Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Directory with the run that DEMO records."""
-    record(*DEMO.split()[3:-2], out=tmp_path / "demo")
+    record(*DEMO.split()[3:-2], events=1000, out=tmp_path / "demo")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

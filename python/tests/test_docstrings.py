@@ -59,7 +59,7 @@ def test_dask_has_docstrings() -> None:
 def demo(record: Callable[..., Written], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory with `demo/run-000001`, recorded as in the docstring of the package."""
     folder = tmp_path_factory.mktemp("docstrings")
-    record("--sources", 2, "--size", "10KiB", "--rate", 1000, "--duration", "1s", out=folder / "demo")
+    record("--sources", 2, "--size", "10KiB", "--rate", 1000, events=1000, out=folder / "demo")
     return folder
 
 

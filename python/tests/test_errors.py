@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import free_port
 from handmade import Record, block, write_run
 
 import thalweg
@@ -79,8 +79,8 @@ def test_damage_is_reported_by_file_and_position_and_other_blocks_are_read(copy:
 
 @pytest.fixture(scope="module")
 def blocks(record: Callable[..., Written]) -> Written:
-    """Run of many blocks, also where the machine is too busy for all of its events."""
-    return record("--sources", 3, "--size", 100_006, "--rate", 1000, "--duration", "300ms")
+    """Run of many blocks."""
+    return record("--sources", 3, "--size", 100_006, "--rate", 1000, events=200)
 
 
 @pytest.fixture
@@ -220,8 +220,7 @@ def test_a_server_that_has_ended_is_named_with_a_suggestion(
 ) -> None:
     with pytest.raises(thalweg.RunError, match=r"runs/4711 is not a run.*http://127\.0\.0\.1:\d+/ lists the runs"):
         thalweg.open(f"{serve(copy.parent)}/runs/4711")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [program, "serve", copy.parent, "--listen", f"127.0.0.1:{port}", "--json"], stdout=subprocess.PIPE, text=True
     )

@@ -9,18 +9,16 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, Writer
+from conftest import ROOT, Writer, free_port
 from handmade import (
     EMPTY,
     IMAGE_U16,
@@ -424,9 +422,7 @@ except MemoryError:
 
 
 def test_a_run_of_several_builders_is_one_export(program: Path, tmp_path: Path) -> None:
-    with ExitStack() as sockets:
-        ports = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
-    (tmp_path / "two.toml").write_text(TWO_BUILDERS.format(*ports))
+    (tmp_path / "two.toml").write_text(TWO_BUILDERS.format(free_port(), free_port()))
     subprocess.run([program, "run", "two.toml"], cwd=tmp_path, check=True, capture_output=True)
     run = thalweg.open(tmp_path / "runs/run-000042")
     exported = run.export("nexus", tmp_path / "out.nxs")
@@ -471,7 +467,7 @@ def test_the_command_exports_a_run_on_a_server(
 def test_the_example_in_the_docstring_is_correct(
     record: Callable[..., Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record("--sources", 2, "--size", "1KiB", "--rate", 100, "--duration", "300ms", out=tmp_path / "demo")
+    record("--sources", 2, "--size", "1KiB", "--rate", 100, events=20, out=tmp_path / "demo")
     monkeypatch.chdir(tmp_path)
     assert doctest.testmod(thalweg.export).failed == 0
 
@@ -629,6 +625,8 @@ def test_tensorstore_reads_zarr(varied: Path, tmp_path: Path) -> None:
 REPLAY_TOPOLOGY = """
 [run]
 directory = "runs"
+# The source is a Python program, which begins late on a busy machine.
+timeout = "5m"
 
 [[builder]]
 name = "builder"

@@ -49,7 +49,7 @@ def test_numpy_arrays_are_played_row_by_row(
         array["i"] = np.arange(60).reshape(5, 4, 3)
     with (tmp_path / "array.npy").open("wb") as file:
         np.lib.format.write_array(file, array, version=version)
-    fragments = played(record("--input", tmp_path / "array.npy", "--duration", "200ms"))
+    fragments = played(record("--input", tmp_path / "array.npy", events=10))
     assert len(fragments) >= 5
     for event, fragment in enumerate(fragments):
         assert fragment.array.dtype == array.dtype.newbyteorder("<")
@@ -64,7 +64,7 @@ def test_tiff_stacks_are_played_page_by_page(
     tifffile = pytest.importorskip("tifffile", reason="the PyPI package tifffile is not installed")
     stack = numbers(dtype, 4, 20, 30)
     tifffile.imwrite(tmp_path / "stack.tif", stack, photometric="minisblack", **options)
-    fragments = played(record("--input", tmp_path / "stack.tif", "--duration", "200ms"))
+    fragments = played(record("--input", tmp_path / "stack.tif", events=10))
     assert len(fragments) >= 4
     for event, fragment in enumerate(fragments):
         assert fragment.payload_type.startswith("image-")
@@ -77,7 +77,7 @@ def test_colour_images_have_a_third_axis(tmp_path: Path, record: Callable[..., W
     for number in range(3):
         image = numbers("uint8", 6, 5, 3) + number
         tifffile.imwrite(tmp_path / f"{number}.tiff", image.astype(np.uint8), photometric="rgb")
-    fragments = played(record("--input", tmp_path, "--duration", "200ms"))
+    fragments = played(record("--input", tmp_path, events=10))
     for event, fragment in enumerate(fragments):
         np.testing.assert_array_equal(fragment.array, numbers("uint8", 6, 5, 3) + event % 3)
 
@@ -103,7 +103,7 @@ def test_sigmf_of_every_type_is_played_little_endian(
         "annotations": [],
     }
     (tmp_path / "x.sigmf-meta").write_text(json.dumps(meta))
-    written = record("--input", tmp_path / "x.sigmf-meta", "--duration", "200ms")
+    written = record("--input", tmp_path / "x.sigmf-meta", events=10)
     fragment = played(written)[0]
     assert fragment.array.shape == (10, 2)
     name = f"{'c' if domain == 'c' else ''}{number[0]}{bits}"
@@ -128,11 +128,11 @@ def test_recordings_of_the_sigmf_package_are_played(tmp_path: Path, record: Call
         recordings[name] = samples
         if name == "one":
             meta.archive(str(tmp_path / "archive.sigmf"))
-    (fragment, *_) = played(record("--input", tmp_path / "archive.sigmf", "--duration", "200ms"))
+    (fragment, *_) = played(record("--input", tmp_path / "archive.sigmf", events=10))
     np.testing.assert_array_equal(fragment.array[:, 0], recordings["one"])
     collection = sigmf.SigMFCollection(["one.sigmf-meta", "two.sigmf-meta"], base_path=tmp_path)
     collection.tofile(str(tmp_path / "both.sigmf-collection"))
-    run = thalweg.open(record("--input", tmp_path / "both.sigmf-collection", "--duration", "200ms").directory)
+    run = thalweg.open(record("--input", tmp_path / "both.sigmf-collection", events=10).directory)
     (event, *_) = run
     assert len(run.sources) == 2
     for source, samples in zip(run.sources, recordings.values(), strict=True):

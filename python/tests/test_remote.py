@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from conftest import free_port
 
 import thalweg
 
@@ -102,8 +102,7 @@ def test_a_run_that_cannot_be_opened_is_an_error_with_the_reason(
     base = serve(model.directory.parent)
     with pytest.raises(thalweg.RunError, match=r"runs/4711 is not a run"):
         thalweg.open(f"{base}/runs/4711")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        unused_port = listener.getsockname()[1]
+    unused_port = free_port()
     with pytest.raises(thalweg.RunError, match=f"127.0.0.1:{unused_port}"):
         thalweg.open(f"http://127.0.0.1:{unused_port}/runs/1", timeout=0)
     with pytest.raises(thalweg.RunError, match=r"not a URL"):

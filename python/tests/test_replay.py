@@ -27,7 +27,7 @@ def test_oscilloscope_channels_are_recorded_unchanged(
     path = recordings / f"{name}.sigmf-data"
     channels = json.loads(path.with_suffix(".sigmf-meta").read_text())["global"]["core:num_channels"]
     original = np.fromfile(path, "<i2").reshape(-1, channels)
-    written = record("--input", path, "--duration", "300ms", "--link", link)
+    written = record("--input", path, "--link", link, events=20)
     run = thalweg.open(written.directory)
     (source,) = run.sources
     fragments = [event[source] for event in run]
@@ -46,7 +46,7 @@ def test_oscilloscope_channels_are_recorded_unchanged(
 def test_beam_images_are_recorded_as_images(recordings: Path, record: Callable[..., Written]) -> None:
     files = sorted((recordings / "beam").glob("*.pgm"))
     images = [np.frombuffer(file.read_bytes()[-40_000:], np.uint8).reshape(200, 200) for file in files]
-    run = thalweg.open(record("--input", recordings / "beam", "--duration", "300ms").directory)
+    run = thalweg.open(record("--input", recordings / "beam", events=20).directory)
     (source,) = run.sources
     assert len(run) >= len(images)
     for event in run:
@@ -59,7 +59,7 @@ def test_baseband_decodes_the_same_from_the_run_as_from_the_file(record: Callabl
     reason = "the PyPI package baseband is not installed"
     vdif = pytest.importorskip("baseband.vdif", reason=reason)
     path = Path(pytest.importorskip("baseband.data", reason=reason).SAMPLE_VDIF)
-    run = thalweg.open(record("--input", path, "--duration", "300ms").directory)
+    run = thalweg.open(record("--input", path, events=20).directory)
     frames = defaultdict(list)
     for event in run:
         for source, fragment in event.items():

@@ -7,7 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-SOAK = Path(__file__).parents[2] / "scripts/soak.py"
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from soak import tenth_from
+
+SOAK = ROOT / "scripts/soak.py"
 
 
 def soak(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -31,3 +37,8 @@ def test_a_soak_test_that_cannot_begin_is_reported_and_fails(program: Path) -> N
 
 def test_durations_are_parsed(program: Path) -> None:
     assert "write a time" in soak(program, "--time", "soon").stderr
+
+
+def test_a_tenth_in_which_nothing_was_seen_is_what_was_seen_after_it() -> None:
+    seen = [(0.0, 1), (3.0, 7), (3.5, 8), (3.9, 12), (6.0, 9)]
+    assert [tenth_from(seen, begin, 1.0) for begin in (3.0, 1.0, 4.0, 8.0)] == [8, 7, 9, 9]

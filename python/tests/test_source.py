@@ -427,10 +427,11 @@ def test_an_exception_in_the_block_ends_the_run_cleanly(builder: Callable[..., B
 def test_a_push_reports_that_the_builder_died(builder: Callable[..., Builder], link: str) -> None:
     built = builder(adc="1.0")
     source = thalweg.Source(getattr(built, link), id="1.0", max_bytes=100_000, slots=2, slot=200_000, timeout=0.2)
-    source.push(b"data")
-    built.kill()
 
     def fill() -> None:
+        # A builder that does not answer in time is reported in the same way.
+        source.push(b"data")
+        built.kill()
         while True:
             source.push(b"x" * 100_000)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,9 +152,7 @@ def test_a_node_under_run_control_is_ready_when_it_is_connected(
     manager: Manager, program: Path, tmp_path: Path
 ) -> None:
     service = Manager(tmp_path / "notify-service")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     control = [program, "control", "lab.toml", "--listen", address, "--json"]
     # Its first start makes the tokens.
     with service.run(*control, cwd=tmp_path) as process:

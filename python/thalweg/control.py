@@ -168,10 +168,12 @@ class Control:
     def wait_until(self, condition: Callable[[dict[str, Any]], bool], timeout: float = 60.0) -> dict[str, Any]:
         """Waits for a status with this property, and returns it.
 
-        Raises TimeoutError if there is none within `timeout` seconds, and ServiceLostError if the service is lost.
+        The status as it is counts in any case. Raises TimeoutError if there is none within `timeout` seconds, and
+        ServiceLostError if the service is lost.
         """
         deadline = time.monotonic() + timeout
-        connection, answer = self._request("GET", "/api/v1/events", None, {}, timeout)
+        # A service that answers later than a short `timeout` is not lost.
+        connection, answer = self._request("GET", "/api/v1/events", None, {}, REQUEST_SECONDS)
         try:
             for change in _read_changes(answer):
                 if change is not None and change.kind == "status" and condition(change.data):

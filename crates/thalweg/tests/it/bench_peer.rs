@@ -99,9 +99,8 @@ fn shared_memory_does_not_reach_another_host() {
 
 #[test]
 fn nobody_there_is_said_once_and_nothing_is_measured() {
-    // A port that was free a moment ago.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let output = run(&format!("bench latency --link tcp,udp --sizes 1 --peer 127.0.0.1:{port} {SHORT}"));
+    let (_port, address) = common::reserve_port();
+    let output = run(&format!("bench latency --link tcp,udp --sizes 1 --peer {address} {SHORT}"));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(points(&output).len(), 0);
     let error = errors(&output);

@@ -222,8 +222,8 @@ fn no_reader_gets_bytes_of_two_files() {
 fn a_server_that_is_gone_is_an_error_and_one_that_is_back_is_none() {
     let Machines { here, there, .. } = &Machines::new();
     let whole = big(&there.join("export.h5"), 8);
-    let served = Served::start(there, &[]);
-    let address = served.address.to_string();
+    let (_port, address) = reserve_port();
+    let served = Served::start_at(&address.to_string(), there, &[]);
     let Some(mut mounted) = Mounted::start_for(&served.url(""), here, "3s") else { return };
     let file = File::open(mounted.path("export.h5")).unwrap();
     let mut bytes = [0; 4096];
@@ -234,7 +234,7 @@ fn a_server_that_is_gone_is_an_error_and_one_that_is_back_is_none() {
         fails_with(file.read_exact_at(&mut bytes, read << 16), Errno::IO);
     }
     mounted.node.as_mut().unwrap().wait_for("trying again for 3s");
-    let _served = Served::start_at(&address, there, &[]);
+    let _served = Served::start_at(&address.to_string(), there, &[]);
     file.read_exact_at(&mut bytes, 4 << 20).unwrap();
     assert!(bytes == whole[4 << 20..][..4096]);
     let ended = mounted.stop();
@@ -276,7 +276,8 @@ fn what_a_program_leaves_that_was_killed_is_said_to_be_that() {
 fn what_cannot_be_mounted_is_said_before_anything_is() {
     let Machines { here, there, .. } = &Machines::new();
     std::fs::write(there.join("a.txt"), "text").unwrap();
-    let served = Served::start(there, &[]);
+    let (_port, address) = reserve_port();
+    let served = Served::start_at(&address.to_string(), there, &[]);
     let mount = |url: &str, at: &Path| start(&["mount", "--timeout", "0s", url], &[at]).finish();
     for (url, at) in [
         (served.url("absent"), here.clone()),

@@ -178,7 +178,8 @@ fn nothing_behind_a_last_request_is_answered() {
 
 #[test]
 fn a_head_that_trickles_in_is_not_waited_for() {
-    let served = Dialogue::start(&IMPATIENT);
+    // Long enough for a client to say its first word, even if it has no processor for a while.
+    let served = Dialogue::start(&["--idle-timeout", "5s"]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let head = b"GET /digits HTTP/1.1\r\nHost: here\r\nA: ".iter().copied().chain(std::iter::repeat(b'a'));

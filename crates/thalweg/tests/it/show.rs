@@ -1,6 +1,6 @@
 //! What a user meets after a run: `ls`, `info`, `verify` and `cat` on real runs, whole and damaged.
 
-use crate::common::{Printed, record_events};
+use crate::common::{Printed, demo_topology, record_events};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -227,8 +227,7 @@ fn one_broken_run_does_not_hide_the_others() {
 #[test]
 fn builders_of_one_run_are_judged_together() {
     let directory = tempfile::tempdir().unwrap();
-    let said = thalweg(&directory, "demo --size 4KiB --rate 500 --duration 300ms --out runs --print-topology");
-    let mut topology: toml::Table = said.out.parse().unwrap();
+    let mut topology = demo_topology(&directory.path().join("runs"), &["--size", "4KiB", "--rate", "500"], 50);
     let builders = topology["builder"].as_array_mut().unwrap();
     let mut second = builders[0].clone();
     second["name"] = "builder-1".into();
@@ -281,13 +280,15 @@ fn builders_of_one_run_are_judged_together() {
 #[test]
 fn following_ends_with_the_run_and_misses_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let demo = ["demo", "--size", "4KiB", "--rate", "500", "--duration", "300ms", "--out", "runs", "--json"];
-    let mut demo = command().args(demo).current_dir(directory.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let topology = demo_topology(&directory.path().join("runs"), &["--size", "4KiB", "--rate", "500"], 150);
+    std::fs::write(directory.path().join("lab.toml"), topology.to_string()).unwrap();
+    let run = ["run", "lab.toml", "--json"];
+    let mut run = command().args(run).current_dir(directory.path()).stdout(Stdio::piped()).spawn().unwrap();
     wait_until("the run", || directory.path().join("runs/run-000001/run.json").exists());
     let followed = thalweg(&directory, "cat runs/run-000001 --follow --json");
     let mut report = String::new();
-    demo.stdout.take().unwrap().read_to_string(&mut report).unwrap();
-    assert!(demo.wait().unwrap().success());
+    run.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+    assert!(run.wait().unwrap().success());
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!((followed.code, &followed.err[..]), (0, ""));
     assert_eq!(followed.out.lines().count(), report["events"]["built"]);

@@ -87,6 +87,7 @@ duration = "900ms"
 [[builder]]
 name = "builder"
 listen = ["shm:shared.sock"]
+deadline = "60s"
 [[source]]
 name = "adc-0"
 id = "1.0"
@@ -100,7 +101,10 @@ link = "shm"
 rate = 100.0
 device = { kind = "model-adc", size = "4KiB" }
 TOML
-thalweg QUIET node builder shared.toml & thalweg QUIET node adc-0 shared.toml & thalweg QUIET node adc-1 shared.toml &
+thalweg QUIET node builder shared.toml &
+# A source that finds no builder for a while warns of it.
+until [ -S shared.sock ]; do kill -0 $! || break; sleep 0.05; done
+thalweg QUIET node adc-0 shared.toml & thalweg QUIET node adc-1 shared.toml &
 wait
 "#;
 
@@ -123,7 +127,8 @@ fn nodes_that_share_a_terminal_do_not_tear_each_others_lines() {
 #[test]
 fn quiet_is_quiet_and_tells_the_result() {
     let directory = tempfile::tempdir().unwrap();
-    let words = "demo --quiet --size 16KiB --rate 200 --duration 300ms";
+    // Of one source: it cannot be late for an event.
+    let words = "demo --quiet --sources 1 --size 16KiB --rate 200 --duration 300ms";
     let output = Command::new(PROGRAM).args(words.split(' ')).current_dir(directory.path()).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(told.starts_with("run 1: COMPLETE\n") && output.stderr.is_empty(), "{told}");

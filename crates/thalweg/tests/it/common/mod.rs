@@ -49,16 +49,22 @@ pub(crate) fn thalweg_for_everybody() -> (TempDir, PathBuf) {
     (directory, copy)
 }
 
-/// Records so many events: the run that `thalweg demo` with these words would take, however long that takes. Its report.
-pub(crate) fn record_events(out: &Path, words: &[&str], events: i64) -> Value {
+/// The topology of the run that `thalweg demo` with these words would take, but of so many events, however long they
+/// take, and however long a source has no processor.
+pub(crate) fn demo_topology(out: &Path, words: &[&str], events: i64) -> toml::Table {
     let printed = thalweg().args(["demo", "--print-topology", "--out"]).arg(out).args(words).output().unwrap();
     let mut topology: toml::Table = std::str::from_utf8(&printed.stdout).unwrap().parse().unwrap();
     let run = topology["run"].as_table_mut().unwrap();
     run.remove("duration");
     run.insert("events".into(), events.into());
     topology["builder"][0].as_table_mut().unwrap().insert("deadline".into(), "60s".into());
+    topology
+}
+
+/// Records so many events: the run of [`demo_topology`]. Its report.
+pub(crate) fn record_events(out: &Path, words: &[&str], events: i64) -> Value {
     let mut file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
-    std::io::Write::write_all(&mut file, topology.to_string().as_bytes()).unwrap();
+    std::io::Write::write_all(&mut file, demo_topology(out, words, events).to_string().as_bytes()).unwrap();
     let ran = thalweg().args(["run", "--json"]).arg(file.path()).output().unwrap();
     assert!(ran.status.success(), "{ran:?}");
     serde_json::from_slice(&ran.stdout).unwrap()
@@ -273,7 +279,7 @@ fn text(plan: &Plan) -> String {
 
 /// A port that nobody else gets: a socket is bound to it and does not listen, which leaves it to a listener that says
 /// `SO_REUSEADDR` as this one does (socket(7)).
-fn reserve_port() -> (OwnedFd, SocketAddrV4) {
+pub(crate) fn reserve_port() -> (OwnedFd, SocketAddrV4) {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     sockopt::set_socket_reuseaddr(&socket, true).unwrap();
     rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -135,8 +135,9 @@ fn a_slow_disk_holds_sources_back_and_nothing_is_lost() {
     for link in LINKS {
         let Some((report, _)) = slow_disk(link, "rate = 2000.0") else { return };
         assert_eq!(report["state"], "COMPLETE", "{report:#}");
-        check_untouched(&report, "1.0");
-        check_untouched(&report, "1.1");
+        check_recorded(&report, "1.0");
+        check_recorded(&report, "1.1");
+        assert_eq!(entry(&report, "1.0")["recorded"], entry(&report, "1.1")["recorded"], "{report:#}");
     }
 }
 

@@ -25,8 +25,8 @@ fn centre(n: usize) -> f64 {
 /// A camera that shows eight such images, and fits of them.
 fn topology(folder: &Path, run: &str, camera: &str, fits: &[&str]) -> PathBuf {
     let mut text = format!(
-        "[run]\ndirectory = \"runs\"\n{run}\n\n[[builder]]\nname = \"b\"\nlisten = [\"tcp:127.0.0.1:0\"]\n\n\
-         [[source]]\nname = \"camera\"\nid = \"1.0\"\ndevice = {{ kind = \"pgm\", files = ["
+        "[run]\ndirectory = \"runs\"\n{run}\n\n[[builder]]\nname = \"b\"\nlisten = [\"tcp:127.0.0.1:0\"]\n\
+         deadline = \"60s\"\n\n[[source]]\nname = \"camera\"\nid = \"1.0\"\ndevice = {{ kind = \"pgm\", files = ["
     );
     for n in 0..8 {
         std::fs::write(folder.join(format!("{n}.pgm")), image(n)).unwrap();
@@ -166,7 +166,7 @@ fn a_condition_that_is_none_is_refused() {
     refused("check", "filter = { accept = 0.5, deadline = \"1s\" }", "filter.deadline: it does not wait");
     refused("check", "filter = { accept = 0.5, directory = \"x\" }", "filter.directory: it starts nothing");
     refused("check", "filter = { accept = 0.5, sources = [\"camera\"] }", "filter.sources: it sees the whole event");
-    refused("check", "filter = { program = [\"true\"], deadline = \"3s\" }", "at most the builder's deadline, 2s");
+    refused("check", "filter = { program = [\"true\"], deadline = \"61s\" }", "at most the builder's deadline, 1m");
     refused(
         "check",
         "filter = { program = [\"no-program\"] }",

@@ -2,6 +2,7 @@
 
 use crate::common::hostile::{Impostor, SLOT, SLOTS, Stranger, hello, with_header};
 use crate::common::*;
+use rustix::process::Signal;
 use serde_json::Value;
 use thalweg_link::LinkError;
 use thalweg_wire::{
@@ -116,15 +117,16 @@ fn connections_that_say_nothing_keep_nobody_out() {
     }
 }
 
-/// Runs two good sources, and beside them a third that does `mischief`. Whatever that is, the good ones lose nothing.
-/// Returns the report, and what the builder said. One that is merely gone is missed by a builder that is quick.
-fn beside(link: Link, builder: &str, mischief: impl FnOnce(Impostor)) -> (Value, String) {
+/// Runs two good sources, and beside them a third that does `mischief`, which has the good ones, too. Whatever that is,
+/// these lose nothing. Returns the report, and what the builder said. One that is merely gone is missed by a builder
+/// that is quick.
+fn beside(link: Link, builder: &str, mischief: impl FnOnce(Impostor, &[Node])) -> (Value, String) {
     let system = System::new(&Plan { link, source: PACED, run: "timeout = \"20s\"", builder, ..PLAN });
     let mut builder = system.builder();
     let sources = system.sources([0, 1]);
     let impostor = Impostor::join(&system.addresses[0], "1.2").start();
     builder.wait_for("recording");
-    mischief(impostor);
+    mischief(impostor, &sources);
     // Long after it, the others are still heard.
     let mut complete_without_it = 0;
     follow_until(&system.run_directory(), |_, event| {
@@ -147,7 +149,7 @@ fn beside(link: Link, builder: &str, mischief: impl FnOnce(Impostor)) -> (Value,
 
 /// A source that does this is expelled, and told so in these words, which are the run's reason, too.
 fn expelled(link: Link, mischief: impl FnOnce(&mut Impostor), words: &str) {
-    let (report, log) = beside(link, PATIENT, |mut impostor| {
+    let (report, log) = beside(link, PATIENT, |mut impostor, _| {
         let address = impostor.address.clone();
         mischief(&mut impostor);
         let told = impostor.expelled();
@@ -293,7 +295,7 @@ fn garbage_in_the_middle_of_a_conversation_ends_it() {
 fn records_that_are_not_what_was_offered_are_counted_corrupt() {
     at_once(LINKS, |link| {
         let mut offered = 0;
-        let (report, _) = beside(link, QUICK, |mut impostor| {
+        let (report, _) = beside(link, QUICK, |mut impostor, _| {
             let run = impostor.run;
             let header = |event| FragmentHeader {
                 run,
@@ -330,19 +332,24 @@ fn records_that_are_not_what_was_offered_are_counted_corrupt() {
 #[test]
 fn a_header_that_changes_while_its_event_is_decided_on_is_not_recorded() {
     const FIRST: u64 = 3000;
-    let builder = format!("{QUICK}\nfilter = {{ accept = 1.0, seed = 6 }}");
-    let (report, _) = beside(Link::Shm, &builder, |mut impostor| {
+    let builder = format!("{PATIENT}\nfilter = {{ accept = 1.0, seed = 6 }}");
+    let (report, _) = beside(Link::Shm, &builder, |mut impostor, others| {
+        // They do not come to these events before the headers have changed, however long that takes.
+        others.iter().for_each(|other| other.signal(Signal::STOP));
         for event in FIRST..FIRST + u64::from(SLOTS) {
             let record = impostor.record(event, b"as it was checked");
             assert!(impostor.post(event, &record));
         }
-        // The others are not so far: it waits for them.
         let other = impostor.run.0 + 1;
         impostor.rewrite(|bytes| {
             let header = FragmentHeader::decode(bytes).unwrap();
             bytes[..HEADER_LEN].copy_from_slice(&FragmentHeader { run: RunNumber(other), ..header }.encode());
         });
-        let _ = impostor.settle();
+        others.iter().for_each(|other| other.signal(Signal::CONT));
+        assert!(impostor.settle());
+        let (accepted, tickets) = (SLOTS.into(), SLOTS.into());
+        impostor.say(&Message::End(FinalCounters { accepted, tickets, ..FinalCounters::default() }));
+        impostor.listen(|message| matches!(message, Message::Bye)).unwrap();
     });
     check_books(&report);
     let entry = entry(&report, "1.2");
@@ -409,7 +416,7 @@ fn pieces_that_overlap_or_never_end_are_counted_and_survived() {
 
 #[test]
 fn a_source_that_owes_bytes_and_never_sends_them_is_given_up() {
-    let (report, log) = beside(Link::Tcp, QUICK, |mut impostor| {
+    let (report, log) = beside(Link::Tcp, QUICK, |mut impostor, _| {
         // Offered, but never to be found when it is asked for.
         impostor.say(&Message::Offer(impostor.announcement(0, 0, 128)));
         let ended = impostor.listen(|_| false);
@@ -423,7 +430,7 @@ fn a_source_that_owes_bytes_and_never_sends_them_is_given_up() {
 #[test]
 fn books_that_do_not_add_up_make_the_run_incomplete_and_say_so() {
     for link in LINKS {
-        let (report, _) = beside(link, PATIENT, |mut impostor| {
+        let (report, _) = beside(link, PATIENT, |mut impostor, _| {
             let record = impostor.record(0, b"the only one");
             assert!(impostor.offer(0, &record));
             impostor.say(&Message::End(FinalCounters { accepted: 12, tickets: 1, ..FinalCounters::default() }));

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A VDIF frame by the specification (VDIF 1.1.1, section 5): number `at` of a thread with 100 frames a second.
 fn frame(at: u64) -> Vec<u8> {
@@ -353,13 +353,23 @@ fn a_guess_that_the_times_confirm_is_none_any_more() {
             socket.send_to(&timed(trigger, began), address).unwrap();
         }
     };
+    let directory = folder.path().join("runs/run-000001-b0");
+    let begun = Instant::now();
     (0..295).for_each(|trigger| send(trigger, None));
     (295..300).for_each(|trigger| send(trigger, Some(1)));
-    std::thread::sleep(Duration::from_millis(300));
+    // The pause begins when the second has read the last that it gets, 294: this builder has every other event. In a
+    // pause that is shorter than what came before, it could not have begun anew and counted as far again.
+    await_events(&directory, 148);
+    std::thread::sleep(Duration::from_millis(300).max(2 * begun.elapsed()));
+    let uncertain = |event: &thalweg_store::Event| -> Vec<bool> {
+        let statuses = event.fragments.iter().map(|fragment| fragment.header.status);
+        statuses.map(|status| status.contains(thalweg_wire::Status::UNCERTAIN)).collect()
+    };
     let is_over = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
-            let triggers = (300..10_000).take_while(|_| !is_over.load(Ordering::Relaxed));
+            // Half a minute, whatever becomes of the run.
+            let triggers = (300..30_000).take_while(|_| !is_over.load(Ordering::Relaxed));
             let last = triggers.inspect(|trigger| {
                 send(*trigger, None);
                 std::thread::sleep(Duration::from_millis(1));
@@ -367,26 +377,19 @@ fn a_guess_that_the_times_confirm_is_none_any_more() {
             last.last()
         });
         run.wait_for("source 1.1 (adc1): according to their times, its events from");
+        // The source receives that some time later.
+        follow_until(&directory, |_, event| event.id.0 >= 300 && uncertain(event) == [false; 3]);
         is_over.store(true, Ordering::Relaxed);
         sending.join().unwrap().unwrap() + 1
     });
-    (sent..sent + 500).for_each(|trigger| {
-        send(trigger, None);
-        std::thread::sleep(Duration::from_micros(200));
-    });
-    await_events(&folder.path().join("runs/run-000001-b0"), (sent + 500) / 2);
+    await_events(&directory, sent / 2);
     run.interrupt();
     let report = run.finish().report(1);
     check_books(&report);
     assert!(reasons(&report).contains("fragments that may belong to other events"), "{report:#}");
-    let run = thalweg_store::Run::open(folder.path().join("runs/run-000001-b0")).unwrap();
-    let uncertain = |event: Result<thalweg_store::Event, _>| {
-        let event = event.unwrap();
-        let is_uncertain =
-            |source: &thalweg_store::Fragment| source.header.status.contains(thalweg_wire::Status::UNCERTAIN);
-        (event.id.0, event.fragments.iter().map(is_uncertain).collect::<Vec<_>>())
-    };
-    let events: Vec<_> = run.events().map(uncertain).filter(|(event, _)| *event >= 300).collect();
+    let run = thalweg_store::Run::open(&directory).unwrap();
+    let events = run.events().map(|event| event.unwrap()).filter(|event| event.id.0 >= 300);
+    let events: Vec<_> = events.map(|event| (event.id.0, uncertain(&event))).collect();
     let (first, last) = (events.first().unwrap(), events.last().unwrap());
     assert_eq!((&first.1, &last.1), (&vec![false, true, false], &vec![false; 3]), "{first:?}, {last:?}");
 }
@@ -455,7 +458,7 @@ fn events_by_time_are_of_one_trigger_whatever_the_phase_and_whoever_begins_first
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let begun = std::time::Instant::now();
+            let begun = Instant::now();
             let first = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
             // A minute, whatever becomes of the run.
             for trigger in (0..3000_u64).take_while(|_| !is_over.load(Ordering::Relaxed)) {

@@ -1,6 +1,6 @@
 //! Nodes that stay: one run after another, as they are told.
 
-use crate::common::{Link, Node, PLAN, Plan, System, await_events, check_books, check_intact};
+use crate::common::{Link, Node, PLAN, Plan, System, await_events, check_books, check_intact, follow_until};
 use serde_json::Value;
 use thalweg_store::RunState;
 
@@ -101,7 +101,11 @@ fn the_next_run_begins_where_the_one_before_ends_and_steps_mark_places_in_it() {
     state(&mut builder, "running");
     await_events(&system.path("runs/run-000001"), 20);
     builder.tell("step x = 1.5");
-    builder.wait_for("step 'x = 1.5'");
+    let said = builder.wait_for("step 'x = 1.5'");
+    let step = said.split_whitespace().find_map(|word| word.strip_prefix("event=")?.parse().ok());
+    let step: u64 = step.unwrap_or_else(|| panic!("{said}"));
+    // Sources that have not come to it could begin the next run with it.
+    follow_until(&system.path("runs/run-000001"), |_, event| event.id.0 == step);
     builder.tell("next");
     let first = report(&mut builder);
     assert_eq!((&first["run"], &first["state"]), (&1.into(), &"COMPLETE".into()), "{first:#}");
@@ -143,8 +147,9 @@ fn a_device_that_is_away_between_two_runs_is_waited_for() {
     let path = system.path("topology.toml");
     let mut topology: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
     let source = topology["source"][0].as_table_mut().unwrap();
-    let device = format!("device = {{ kind = \"pgm\", files = [{image:?}], loop = true }}\nrate = 500.0\nslots = 1");
-    // Its one slot has the image after the first event, which is not read again.
+    let device =
+        format!("device = {{ kind = \"pgm\", files = [{image:?}], loop = true }}\nrate = 500.0\nslots = 1\nslot = 128");
+    // Its one slot, of one record, has the image after the first event, which is not read again.
     source.extend(device.parse::<toml::Table>().unwrap());
     std::fs::write(&path, topology.to_string()).unwrap();
     let (mut builder, mut source) = (system.staying("builder0"), system.staying("source0"));
@@ -152,6 +157,7 @@ fn a_device_that_is_away_between_two_runs_is_waited_for() {
         state(&mut builder, "armed");
         builder.tell("start");
         state(&mut builder, "running");
+        await_events(&system.path(&format!("runs/run-00000{run}")), 1);
         let away = image.with_extension("away");
         std::fs::rename(&image, &away).unwrap();
         builder.tell("stop");

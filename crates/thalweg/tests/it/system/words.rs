@@ -11,6 +11,7 @@ metadata = { sample = "none", at = 2026-11-29T03:04:05Z }
 [[builder]]
 name = "builder0"
 listen = ["tcp:127.0.0.1:0"]
+deadline = "60s"
 
 [[source]]
 name = "adc-0"
