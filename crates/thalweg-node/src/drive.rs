@@ -24,7 +24,7 @@ pub trait Node {
     /// The node cannot go on; the error is the reason.
     fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<Self::Report>, NodeError>;
 
-    /// Returns how to wait for the next turn.
+    /// Returns how to wait for the next turn. To be called before each wait: what arrives from then on is the next turn's.
     fn idle(&mut self) -> Idle;
 
     /// Returns the poller of the descriptors that the node waits on.

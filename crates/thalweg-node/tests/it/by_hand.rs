@@ -201,6 +201,7 @@ fn a_source_that_sends_a_byte_now_and_then_is_turned_out_and_the_run_ends() {
         clock.0.fetch_add(millis, Ordering::Relaxed);
         for _ in 0..20 {
             let mut woken = Vec::new();
+            let _ = node.idle();
             Idle::Ask(Some(Duration::from_millis(1))).wait_for_work(node.poller(), &mut woken).unwrap();
             ended = ended.take().or(node.turn(&woken, &handle).unwrap());
             if ended.is_some() {
