@@ -388,6 +388,18 @@ mod tests {
     }
 
     #[test]
+    fn a_job_is_down_once_slurm_shows_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut processes = Processes::new(folder.path(), None);
+        let job = NodeProcess::Slurm { options: Vec::new(), program: "thalweg".into() };
+        assert_eq!((processes.state_of("adc", &job), processes.has_ended("adc", &job)), ("starting", false));
+        processes.keep_observation("adc", Observation { state: "down", text: String::new() });
+        assert_eq!((processes.state_of("adc", &job), processes.has_ended("adc", &job)), ("down", true));
+        processes.forget_observation("adc");
+        assert_eq!(processes.state_of("adc", &NodeProcess::Child), "down");
+    }
+
+    #[test]
     fn a_process_that_is_running_without_a_connection_gets_no_second_one() {
         let folder = tempfile::tempdir().unwrap();
         let mut processes = Processes::new(folder.path(), None);

@@ -631,3 +631,14 @@ fn a_node_without_a_topology_is_named_where_this_service_has_another_one_than_th
     assert_eq!(experiment.state(), ExperimentState::Error);
     assert_eq!(experiment.state_sentence(), "adc on host has no topology: configure the experiment anew");
 }
+
+#[test]
+fn a_status_that_took_long_does_not_put_a_clock_wrong() {
+    let mut clock = ClockOffset::default();
+    assert_eq!(clock.seconds(), None);
+    [0.01, -0.9, 0.02].into_iter().for_each(|seconds| clock.add_offset(seconds));
+    assert_eq!(clock.seconds(), Some(0.02));
+    // It is wrong now.
+    (0..MAX_CLOCK_OFFSETS).for_each(|_| clock.add_offset(-7.0));
+    assert_eq!(clock.seconds(), Some(-7.0));
+}

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
@@ -467,6 +467,28 @@ fn record_of_next_run(event: u64) -> Vec<u8> {
     let header = FragmentHeader { run: RunNumber(2), ..FragmentHeader::decode(&record).unwrap() };
     record[..HEADER_LEN].copy_from_slice(&header.encode());
     record
+}
+
+#[test]
+fn a_step_is_answered_when_its_event_is_agreed_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 100", TCP, "");
+    let mut source = builder.connect(able());
+    source.until(|message| matches!(message, Message::Start { .. }));
+    let step = || NodeCommand::Step(StepOrder { label: "x = 1".into(), ..StepOrder::default() });
+    let reply = builder.handle.request(step());
+    source.until(|message| matches!(message, Message::Pause));
+    assert!(refusal(&builder, step()).contains("cannot mark a step: the run is pausing"));
+    assert_eq!(reply.try_recv(), Err(TryRecvError::Empty));
+    source.say(&[Message::Paused { next: EventId(0), asked_by: 0 }]);
+    assert_eq!(reply.recv_timeout(LONG).unwrap(), Ok(()));
+    // The next one is not: the run ends before.
+    let reply = builder.handle.request(step());
+    source.until(|message| matches!(message, Message::Pause));
+    builder.handle.send_command(Command::Abort);
+    let refused = reply.recv_timeout(LONG).unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "step 'x = 1' is not marked: the run ends");
+    builder.report();
 }
 
 /// The source sends its counters of the run that ends, and its connection breaks before they arrive: it sends them again

@@ -568,6 +568,34 @@ fn no_deadline_passes_while_the_disk_is_behind() {
 }
 
 #[test]
+fn no_deadline_passes_while_the_builder_stands_still() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 1);
+    rig.fetch_all();
+    rig.wait(ms(60));
+    rig.builder.excuse_standstill(DEADLINE * 10);
+    assert!(rig.wait(DEADLINE * 10).is_empty());
+    assert_eq!((rig.closed(), rig.builder.next_deadline(rig.now)), (vec![], Some(rig.now + ms(40))));
+    rig.wait(ms(40));
+    assert_eq!(rig.closed(), [(0, 1, vec![(1, Status::TIMED_OUT)])]);
+}
+
+#[test]
+fn a_source_is_not_silent_while_its_messages_wait_to_be_read() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 1);
+    let looked_at = rig.now + DEADLINE - ms(1);
+    // The builder has no processor behind its look at the connections, and reads the messages of one source.
+    rig.now += DEADLINE * 2;
+    rig.offer(0, 1, 1);
+    rig.builder.advance_time(looked_at);
+    rig.offer(1, 0, 2);
+    rig.wait(ms(1));
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(0, 1, vec![]), (1, 1, vec![])]);
+}
+
+#[test]
 fn no_more_is_asked_for_than_the_window_holds() {
     let mut rig = Rig::new(BuilderConfig { window: Window::Constant(1000), ..config(4) });
     (0..4).for_each(|source| _ = rig.offer(source, 0, 2));
