@@ -146,7 +146,11 @@ fn run_control(options: &ControlOptions, json: bool) -> Result<ExitCode, Failure
     thalweg::terminal::raise_open_file_limit();
     let service = Service::new(&options.file, &directory, options.listen)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.map_err(Failure::broken)?.block_on(serve(service, json))
+    let runtime = runtime.map_err(Failure::broken)?;
+    let ended = runtime.block_on(serve(service, json));
+    // A disk that does not answer holds up the end no longer.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Longest wait at the end of the service for records that are being written.
@@ -171,9 +175,14 @@ async fn serve(service: Arc<Service>, json: bool) -> Result<ExitCode, Failure> {
         _ = terminated.recv() => {}
     }
     // Runs go on, and so do the processes of nodes.
-    let is_written = tokio::task::spawn_blocking(move || service.finish_records(FINISH_TIME)).await;
-    if !matches!(is_written, Ok(true)) {
-        tracing::warn!("changes of the records of runs were not written within {} s", FINISH_TIME.as_secs());
+    let written = tokio::task::spawn_blocking(move || service.finish_records(FINISH_TIME));
+    let is_written = tokio::select! {
+        written = written => matches!(written, Ok(true)),
+        _ = tokio::signal::ctrl_c() => false,
+        _ = terminated.recv() => false,
+    };
+    if !is_written {
+        tracing::warn!("the last changes of the records of runs are not written");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -201,10 +201,10 @@ impl Service {
         Ok(service)
     }
 
-    /// Waits until the records so far are written. Returns whether they are, within `time`.
+    /// Waits until the records so far are written, also to etcd. Returns whether they are, within `time`.
     pub fn finish_records(&self, time: Duration) -> bool {
         let report = self.inner.lock().storage.request_report();
-        report.recv_timeout(time).is_ok()
+        report.recv_timeout(time) == Ok(true)
     }
 
     /// Takes a report of the storage.

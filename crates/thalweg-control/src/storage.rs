@@ -26,8 +26,8 @@ pub enum StorageOrder {
     Reserve(u64, Box<RunRecord>),
     /// Writes the record of a run.
     Record(Box<RunRecord>),
-    /// Reports that all orders before this one are carried out.
-    Report(Sender<()>),
+    /// Sends to etcd what it did not take before, and reports whether all records are written.
+    Report(Sender<bool>),
 }
 
 /// Place of the storage, beside the files of the service.
@@ -105,8 +105,8 @@ impl Storage {
         let _ = self.0.send(order);
     }
 
-    /// Returns a receiver of the report that all orders so far are carried out.
-    pub fn request_report(&self) -> Receiver<()> {
+    /// Returns a receiver of the report whether the records of all orders so far are written.
+    pub fn request_report(&self) -> Receiver<bool> {
         let (sender, report) = channel();
         self.order(StorageOrder::Report(sender));
         report
@@ -188,7 +188,10 @@ impl StorageWorker {
                     next_look = Instant::now();
                 }
                 Ok(StorageOrder::Record(record)) => self.write_record(*record, report),
-                Ok(StorageOrder::Report(sender)) => _ = sender.send(()),
+                Ok(StorageOrder::Report(sender)) => {
+                    self.send_records();
+                    _ = sender.send(self.unsent.is_empty());
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     self.look(report);
                     next_look = Instant::now() + POLL_INTERVAL;

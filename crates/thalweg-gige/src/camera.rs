@@ -17,7 +17,7 @@ use thalweg_wire::TaiNanos;
 /// Time that finding a camera and setting it up may take.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that starting may take.
-pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that giving up control of the camera may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of buffers accepted: as many as there are.
@@ -380,6 +380,8 @@ impl Acquisition for Camera {
 impl Drop for Camera {
     fn drop(&mut self) {
         self.orders = None;
+        // A stream that waits to be accepted waits no more.
+        self.news = mpsc::channel().1;
         // The thread ends by itself, and sends nothing: the wait ends when it disconnects.
         let _ = self.gone.recv_timeout(CLOSE_TIMEOUT);
     }

@@ -3,7 +3,6 @@
 
 use crate::GigeConfig;
 use crate::assembler::Stream;
-use crate::camera::START_TIMEOUT;
 use crate::channel::{Channel, ResendSocket};
 use crate::discovery;
 use crate::features::Features;
@@ -284,15 +283,10 @@ impl Camera {
     }
 
     /// Waits until the hot thread has accepted the stream, or the device was dropped: frames that come before that are
-    /// discarded. Sends heartbeats meanwhile.
+    /// discarded. In a pause of the run that takes as long as the pause. Sends heartbeats meanwhile.
     fn await_acceptance(&self, is_accepted: &Receiver<()>) -> Result<(), String> {
-        let begun = Instant::now();
         while is_accepted.recv_timeout(self.heartbeat_interval()) == Err(RecvTimeoutError::Timeout) {
-            if begun.elapsed() >= START_TIMEOUT {
-                return Err(format!("its stream was not accepted within {} s", START_TIMEOUT.as_secs()));
-            }
-            // If control is lost, the next heartbeat after the start finds it.
-            let _ = self.send_heartbeat();
+            self.send_heartbeat().map_err(|refusal| format!("before its stream was accepted: {refusal}"))?;
         }
         Ok(())
     }
@@ -340,7 +334,11 @@ impl Camera {
             match self.reopen_and_start(config, port, news) {
                 Ok(again) => {
                     tracing::warn!("camera {} is back", again.setup.found);
-                    return news.send(News::Back).is_ok().then_some(again);
+                    if news.send(News::Back).is_ok() {
+                        return Some(again);
+                    }
+                    again.release_control();
+                    return None;
                 }
                 Err(problem) if problem != reported => {
                     tracing::info!("camera {} is still missing: {problem}", self.setup.found);
@@ -367,10 +365,14 @@ impl Camera {
         {
             return Err("its frames have changed".to_owned());
         }
-        if let Some(port) = port {
-            again.start_stream(config, port, news)?;
+        match port.map(|port| again.start_stream(config, port, news)) {
+            Some(Err(problem)) => {
+                // Otherwise it takes no other application until its heartbeat has ended.
+                again.release_control();
+                Err(problem)
+            }
+            _ => Ok(again),
         }
-        Ok(again)
     }
 
     /// Stops the stream, and gives up control of the camera.

@@ -58,8 +58,8 @@ const PROGRAM_TOKEN: u64 = Watch::FIRST_FREE_TOKEN + 2;
 pub struct BuilderNode {
     setup: Setup,
     clock: Arc<dyn Clock>,
-    /// Time before the last look at the connections: all that had arrived then is handled by the turn behind it. Later
-    /// silence may be the builder's own, whose thread was not scheduled.
+    /// Time before the last look at the connections. What had arrived then is handled by the turn behind it, unless it is
+    /// more than one look takes; later silence may be the builder's own, whose thread was not scheduled.
     looked_at: Duration,
     /// Beginning of the last turn.
     turn_began: Duration,
@@ -118,7 +118,7 @@ impl Node for BuilderNode {
     fn idle(&mut self) -> Idle {
         let now = self.clock.now();
         self.excuse_standstill(self.turn_began, now);
-        self.looked_at = now;
+        (self.looked_at, self.turn_began) = (now, now);
         if let Some(idle) = self.idle_at_end(now) {
             return idle;
         }
@@ -180,12 +180,13 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// Takes time in which this thread was not scheduled from the deadlines of events: sources on the same machine stood
+    /// Takes time in which this thread was not scheduled from the silence of sources: those on the same machine stood
     /// still, too, and have not yet had the time to go on.
     fn excuse_standstill(&mut self, before: Duration, now: Duration) {
-        let standstill = now.saturating_sub(before).saturating_sub(LONGEST_STEP);
-        if self.has_begun() && !standstill.is_zero() {
-            self.builder.excuse_standstill(standstill);
+        let begun = before + LONGEST_STEP;
+        if self.has_begun() && begun < now {
+            self.builder.excuse_standstill(begun..now);
+            self.peers.excuse_standstill(now - begun);
         }
     }
 

@@ -284,14 +284,18 @@ impl Behind {
     }
 
     fn forget_before(&mut self, file: &Arc<Stored>, until: u64) {
+        // The network may still have some, if the peer receives late: those behind them are as late.
+        let mut is_late = false;
         self.pieces.retain(|(of, piece)| {
-            let is_behind = Arc::ptr_eq(of, file) && piece.end <= until;
-            if is_behind {
-                // Only advice: pages that cannot be dropped are reclaimed by the kernel later.
-                let _ = fadvise(of.buffered_file(), piece.start, nonzero_length(piece), Advice::DontNeed);
+            let is_behind = Arc::ptr_eq(of, file) && piece.end <= until && !is_late;
+            if !is_behind {
+                return true;
             }
-            // The network may still have some of them, if the peer receives late.
-            !is_behind || cached_bytes(of.buffered_file(), piece).is_ok_and(|bytes| bytes > 0)
+            // Only advice: pages that cannot be dropped are reclaimed by the kernel later.
+            let _ = fadvise(of.buffered_file(), piece.start, nonzero_length(piece), Advice::DontNeed);
+            let is_held = cached_bytes(of.buffered_file(), piece).is_ok_and(|bytes| bytes > 0);
+            is_late = is_held && until - piece.end < MAX_LATE_BYTES;
+            is_late
         });
     }
 
@@ -320,5 +324,7 @@ const READ_AHEAD_BYTES: u64 = 8 << 20;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Bytes that may still be in the sender's and, on this host, the receiver's socket buffer.
 const MAX_UNSENT_BYTES: u64 = 8 << 20;
+/// Distance, in bytes, at which a page that cannot be dropped is no longer one that the network has: others have it.
+const MAX_LATE_BYTES: u64 = 64 << 20;
 /// `RWF_DONTCACHE`, `include/uapi/linux/fs.h`.
 pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);

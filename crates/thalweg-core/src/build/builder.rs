@@ -18,6 +18,7 @@ use crate::build::events::{Answer, OpenEvents, Reason};
 use crate::build::source::{self, Due, KnownMissing, NO_EVENT, Presence, Source, Ticket};
 use crate::build::{Closed, CreditState, Ledger, LinkCapacity, Violation};
 use hdrhistogram::Histogram;
+use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{
     Announcement, Disposition, EventId, FinalCounters, HEADER_LEN, MAX_RECORDS, NotTaken, SourceId, Status,
@@ -484,7 +485,7 @@ impl Builder {
     /// so as long as they continue it has not missed the event. Sources that have been disconnected for a deadline are
     /// given up. Returns the sources given up by this call.
     ///
-    /// All messages that had arrived at `now` have been handled before. A caller whose thread was not scheduled for a
+    /// Messages that had arrived at `now` have been handled before. A caller whose thread was not scheduled for a
     /// while passes the time of its last look at the connections: what arrived since is not counted as silence.
     pub fn advance_time(&mut self, now: Duration) -> Vec<usize> {
         self.advance_clock(now);
@@ -583,8 +584,8 @@ impl Builder {
         self.clock.set_stalled(stalled, now);
     }
 
-    /// Takes time from the deadlines: the caller was not scheduled for so long, and neither were the sources, perhaps.
-    pub fn excuse_standstill(&mut self, time: Duration) {
+    /// Takes a time from the deadlines: the caller was not scheduled then, and neither were the sources, perhaps.
+    pub fn excuse_standstill(&mut self, time: Range<Duration>) {
         self.clock.excuse_standstill(time);
     }
 
@@ -784,11 +785,10 @@ impl Clock {
         }
     }
 
-    fn excuse_standstill(&mut self, time: Duration) {
+    fn excuse_standstill(&mut self, time: Range<Duration>) {
         // The whole of a stall is counted when it ends.
-        if self.since.is_none() {
-            self.stalled += time;
-        }
+        let end = self.since.map_or(time.end, |since| since.min(time.end));
+        self.stalled += end.saturating_sub(time.start);
     }
 
     /// Returns the total time for which the clock has stood still; `None` while it stands still.

@@ -137,7 +137,7 @@ impl BuilderNode {
             let text = format!("the run has {MAX_STEPS_BYTES} bytes of steps, which is the limit: begin another run");
             return Err(CommandRefusal(text));
         }
-        self.run.set_next_step(Step { event: 0, at: self.clock.date().0, label, data });
+        self.run.add_next_step(Step { event: 0, at: self.clock.date().0, label, data });
         self.request_boundary(Boundary::Step)
     }
 

@@ -452,6 +452,11 @@ impl Peers {
         Some(Silence::OwesData { source, cuts: *cuts })
     }
 
+    /// Takes time in which the builder stood still from that in which sources make no progress.
+    pub(super) fn excuse_standstill(&mut self, time: Duration) {
+        self.connections.iter_mut().flatten().for_each(|connection| connection.progress_at += time);
+    }
+
     /// Releases the slots of all sources that are not needed any more. `may_wait`: a release may be sent later,
     /// together with a fetch.
     pub(super) fn release_slots(&mut self, builder: &mut Builder, may_wait: bool) {

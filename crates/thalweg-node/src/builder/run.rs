@@ -157,7 +157,7 @@ impl BuilderNode {
             self.obey_order(order)?;
         }
         self.discard_next_run();
-        if !self.control.is_step_due()
+        while !self.control.is_step_due()
             && let Some(NextStep { step, request }) = self.run.take_next_step()
         {
             let refusal = format!("step '{}' is not marked: the run ends", thalweg_text::replace_controls(&step.label));

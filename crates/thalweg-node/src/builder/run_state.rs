@@ -3,6 +3,7 @@
 use super::setup::FIRST_EVENT;
 use crate::handle::Request;
 use crate::{NodeError, RunOrder};
+use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_core::control::{SourceCommand, State};
 use thalweg_store::Step;
@@ -26,10 +27,10 @@ pub(super) struct RunState {
     /// Dates at which the run and its end were asked for.
     asked: Option<TaiNanos>,
     stop_asked: Option<TaiNanos>,
-    /// Steps of a scan, with their bytes, and the one of which the event is being agreed on.
+    /// Steps of a scan, with their bytes, and those of which the event is not agreed on yet: several only in a pause.
     steps: Vec<Step>,
     steps_bytes: usize,
-    next_step: Option<NextStep>,
+    next_steps: VecDeque<NextStep>,
     /// True if events that were not built are lost, since the run was to end at once.
     is_abandoned: bool,
     /// State at the last check, to detect changes.
@@ -43,7 +44,7 @@ pub(super) struct RunState {
     error: Option<NodeError>,
 }
 
-/// Step of which the event is being agreed on, with the request for it, which is answered then.
+/// Step of which the event is not agreed on yet, with the request for it, which is answered then.
 #[derive(Debug)]
 pub(super) struct NextStep {
     pub(super) step: Step,
@@ -64,7 +65,7 @@ impl RunState {
             stop_asked: None,
             steps: Vec::new(),
             steps_bytes: 0,
-            next_step: None,
+            next_steps: VecDeque::new(),
             is_abandoned: false,
             state,
             early_ends: vec![None; sources],
@@ -146,29 +147,29 @@ impl RunState {
     }
 
     /// Keeps a step until its event is agreed on.
-    pub(super) fn set_next_step(&mut self, step: Step) {
-        self.next_step = Some(NextStep { step, request: None });
+    pub(super) fn add_next_step(&mut self, step: Step) {
+        self.next_steps.push_back(NextStep { step, request: None });
     }
 
-    /// Keeps the request for this step.
+    /// Keeps the request for the last of these steps.
     pub(super) fn hold_step_request(&mut self, request: Request) {
-        if let Some(next) = &mut self.next_step {
+        if let Some(next) = self.next_steps.back_mut() {
             next.request = Some(request);
         }
     }
 
-    /// Marks the step that was to be agreed on at this event. Returns it, and the request for it.
+    /// Marks the first step that was to be agreed on at this event. Returns it, and the request for it.
     pub(super) fn mark_step(&mut self, event: EventId) -> Option<(&Step, Option<Request>)> {
-        let NextStep { step, request } = self.next_step.take()?;
+        let NextStep { step, request } = self.next_steps.pop_front()?;
         let step = Step { event: event.0, ..step };
         self.steps_bytes += step.label.len() + step.data.to_string().len();
         self.steps.push(step);
         Some((self.steps.last()?, request))
     }
 
-    /// Removes and returns the step that is to be agreed on.
+    /// Removes and returns the first step that is to be agreed on.
     pub(super) fn take_next_step(&mut self) -> Option<NextStep> {
-        self.next_step.take()
+        self.next_steps.pop_front()
     }
 
     /// Removes and returns the steps of the run.

@@ -58,6 +58,8 @@ struct Builder {
     is_done: bool,
     /// Time since which there is no connection, and time of the next attempt.
     away: Option<(Duration, Duration)>,
+    /// True if a connection was tried since then.
+    was_tried: bool,
     last_error: Option<LinkError>,
     /// True if its absence was reported since it was last connected.
     absence_reported: bool,
@@ -446,6 +448,7 @@ impl Builders {
         if is_for_good {
             return Some(NodeError::Link { who: peer, error });
         }
+        builder.was_tried &= builder.away.is_some();
         let since = builder.away.map_or(now, |(since, _)| since);
         builder.away = Some((since, now + RETRY_TIME));
         tracing::debug!(builder = peer, %error, "no connection");
@@ -516,13 +519,13 @@ impl Builders {
         let is_over = self.search_end(since).is_some_and(|end| now > end);
         let is_connected = self.endpoints.source_link(index).is_some();
         let builder = &mut self.builders[index];
-        // A source that was not scheduled until then has not tried yet.
-        let was_tried = is_connected || builder.last_error.is_some();
-        if is_over && was_tried {
+        // A source that was not scheduled until then may not have tried yet.
+        if is_over && builder.was_tried {
             let error = builder.last_error.take().unwrap_or(LinkError::Closed);
             let (peer, time) = (&builder.address, humantime::format_duration(self.timeout));
             return Ok(Attempt::Absent(NodeError::Absent(format!("no builder at {peer} for {time}: {error}"))));
         }
+        builder.was_tried = true;
         if !is_connected {
             let congestion = self.congestion.as_deref();
             match self.endpoints.connect_to_builder(index, &builder.address, congestion, &builder.greeting) {
@@ -647,6 +650,7 @@ impl Builder {
             was_found: false,
             is_done: false,
             away: Some((now, now)),
+            was_tried: false,
             last_error: None,
             absence_reported: false,
             broken: None,

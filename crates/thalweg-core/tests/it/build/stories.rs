@@ -573,7 +573,7 @@ fn no_deadline_passes_while_the_builder_stands_still() {
     rig.offer(0, 0, 1);
     rig.fetch_all();
     rig.wait(ms(60));
-    rig.builder.excuse_standstill(DEADLINE * 10);
+    rig.builder.excuse_standstill(rig.now..rig.now + DEADLINE * 10);
     assert!(rig.wait(DEADLINE * 10).is_empty());
     assert_eq!((rig.closed(), rig.builder.next_deadline(rig.now)), (vec![], Some(rig.now + ms(40))));
     rig.wait(ms(40));
