@@ -201,7 +201,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Waits until the records so far are written, also to etcd. Returns whether they are, within `time`.
+    /// Waits until the orders to write records are carried out. Returns whether they are, within `time`, and etcd has all.
     pub fn finish_records(&self, time: Duration) -> bool {
         let report = self.inner.lock().storage.request_report();
         report.recv_timeout(time) == Ok(true)

@@ -26,7 +26,8 @@ pub enum StorageOrder {
     Reserve(u64, Box<RunRecord>),
     /// Writes the record of a run.
     Record(Box<RunRecord>),
-    /// Sends to etcd what it did not take before, and reports whether all records are written.
+    /// Sends to etcd what it did not take before, and reports whether it has all records. One that the file did not take was
+    /// reported as a [problem](StorageReport::Problem).
     Report(Sender<bool>),
 }
 
