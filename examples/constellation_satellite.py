@@ -28,7 +28,10 @@ Needs Python 3.11: pip install thalweg ConstellationDAQ
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+import traceback
 from typing import Any
 
 from constellation.core.configuration import Configuration
@@ -162,7 +165,16 @@ def main() -> None:
     parser = SatelliteArgumentParser(description="Run control of a Thalweg experiment")
     options = vars(parser.parse_args())
     setup_cli_logging(options.pop("level"))
-    ThalwegRun(**options).run_satellite()
+    satellite = ThalwegRun(**options)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            satellite.run_satellite()
+        # Constellation has ended its threads, unless the signal came while it was pausing between two commands.
+        satellite.reentry()
+    except RuntimeError:
+        # It waits 1.5 s for each of its threads. One that takes longer would keep this process.
+        traceback.print_exc()
+        os._exit(1)
 
 
 if __name__ == "__main__":
