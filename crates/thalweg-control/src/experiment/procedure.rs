@@ -37,8 +37,10 @@ pub(super) struct Procedure {
 enum Step {
     /// Waits for all nodes to connect, and sends each the topology once.
     Configure { sent: Vec<String> },
-    /// Waits for the answers of all nodes, and then for sources to connect to builder 0.
-    Arm,
+    /// Waits for the answers of the sources, then for those of the builders, and then for sources to connect to
+    /// builder 0. A node leaves its connections when it is prepared anew: if builders were not the last, builder 0 could
+    /// count a source that is about to leave it.
+    Arm { builders_asked: bool },
     /// Waits for the number of the run.
     Number,
     /// Waits for builders to take the order for the run.
@@ -64,7 +66,7 @@ impl Procedure {
     pub(super) fn transitional_state(&self) -> Option<ExperimentState> {
         match self.step {
             Step::Configure { .. } => Some(ExperimentState::Configuring),
-            Step::Arm => Some(ExperimentState::Arming),
+            Step::Arm { .. } => Some(ExperimentState::Arming),
             // Of a run that follows another one, builder 0 reports the state.
             _ if self.command == CommandName::Next => None,
             Step::Number | Step::Prepare { .. } | Step::Begin { .. } => Some(ExperimentState::Starting),
@@ -83,7 +85,7 @@ impl Experiment {
                 self.set_topology(*topology);
                 (Step::Configure { sent: Vec::new() }, CONFIGURE_TIME)
             }
-            Request::Arm => (Step::Arm, ARM_TIME),
+            Request::Arm => (Step::Arm { builders_asked: false }, ARM_TIME),
             Request::Start { kind, note } | Request::Next { kind, note } => {
                 let least = self.records.keys().next_back().map_or(1, |last| last.saturating_add(1));
                 let draft = RunRecord {
@@ -116,8 +118,10 @@ impl Experiment {
         match request_command(command) {
             Some(command) => self.send_to_leader(command),
             None if command == CommandName::Arm => {
-                let nodes: Vec<String> = self.expected_nodes().map(str::to_owned).collect();
-                nodes.iter().for_each(|node| self.send_request(node, |id| ToNode::Arm { id }));
+                let builders = self.builder_names();
+                let sources: Vec<String> = self.expected_nodes().map(str::to_owned).collect();
+                let sources = sources.iter().filter(|node| !builders.contains(node));
+                sources.for_each(|node| self.send_request(node, |id| ToNode::Arm { id }));
             }
             None if command == CommandName::Configure => {
                 let missing: Vec<String> = self.missing_nodes().into_iter().map(str::to_owned).collect();
@@ -204,8 +208,7 @@ impl Experiment {
         if let Some(procedure) = &mut self.procedure {
             procedure.step = Step::Prepare { run };
         }
-        let builders: Vec<String> = self.topology.builders.iter().map(|builder| builder.name.clone()).collect();
-        for builder in builders {
+        for builder in self.builder_names() {
             let command = NodeCommand::Prepare(order.clone());
             self.send_request(&builder, |id| ToNode::Command { id, command });
         }
@@ -215,6 +218,16 @@ impl Experiment {
     /// Goes on with the command under way, as far as what has come allows.
     pub(super) fn continue_procedure(&mut self) {
         let Now { monotonic, .. } = self.now;
+        if let Some(procedure) = &mut self.procedure
+            && let Step::Arm { builders_asked: builders_asked @ false } = &mut procedure.step
+            && procedure.unanswered.is_empty()
+        {
+            // Those of refused sources are asked as well: all reasons are shown at once.
+            *builders_asked = true;
+            for builder in self.builder_names() {
+                self.send_request(&builder, |id| ToNode::Arm { id });
+            }
+        }
         let Some(procedure) = &self.procedure else { return };
         if !procedure.refusals.is_empty() && (procedure.unanswered.is_empty() || monotonic >= procedure.until) {
             let refusals = procedure.refusals.join("; ");
@@ -227,7 +240,7 @@ impl Experiment {
         }
         match &procedure.step {
             Step::Configure { .. } => self.continue_configuration(),
-            Step::Arm if procedure.unanswered.is_empty() => self.continue_arming(),
+            Step::Arm { builders_asked: true } if procedure.unanswered.is_empty() => self.continue_arming(),
             Step::Prepare { run } if procedure.unanswered.is_empty() => {
                 let run = *run;
                 if let Some(procedure) = &mut self.procedure {
@@ -262,6 +275,10 @@ impl Experiment {
         }
     }
 
+    fn builder_names(&self) -> Vec<String> {
+        self.topology.builders.iter().map(|builder| builder.name.clone()).collect()
+    }
+
     fn is_missing(&self, node: &str) -> bool {
         self.members.get(node).is_none_or(|member| member.hello.is_none())
     }
@@ -288,7 +305,7 @@ impl Experiment {
         }
     }
 
-    /// Ends when builder 0 has all sources, each node says that it is armed, and each source that it is connected.
+    /// Ends when builder 0 has all sources, each node is armed, and each source is connected.
     fn continue_arming(&mut self) {
         let all_armed = self.expected_nodes().all(|node| self.is_armed(node));
         if all_armed && self.leader_state() == Some(State::Armed) {
@@ -300,7 +317,7 @@ impl Experiment {
         let Some(status) = self.members.get(node).map(|member| &member.status) else { return false };
         let builders = &self.topology.builders;
         let is_builder = builders.iter().any(|builder| builder.name == node);
-        // A source that was just prepared anew is about to leave the builder which still counts it as connected.
+        // Builder 0 counts its own connections only.
         status.is_armed && (is_builder || status.snapshot.connected >= builders.len() as u64)
     }
 

@@ -526,14 +526,32 @@ fn armed_experiment() -> (Experiment, NodeStatus) {
     (experiment, status)
 }
 
-/// Removes the actions so far, and returns the ids of the commands to nodes among them.
+/// Removes the actions so far, and returns the ids of the requests to nodes among them.
 fn take_requests(experiment: &mut Experiment) -> Vec<(String, u64)> {
     let actions = std::iter::from_fn(|| experiment.next_action());
     let sent = actions.filter_map(|action| match action {
-        Action::Send { node, message: ToNode::Command { id, .. } } => Some((node, id)),
+        Action::Send { node, message: ToNode::Command { id, .. } | ToNode::Arm { id } } => Some((node, id)),
         _ => None,
     });
     sent.collect()
+}
+
+#[test]
+fn builders_are_armed_after_sources_and_all_refusals_are_shown() {
+    let (mut experiment, status) = armed_experiment();
+    experiment.execute_request(1, Request::Arm, "anna");
+    let sources = take_requests(&mut experiment);
+    assert_eq!(sources.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["adc"]);
+    // Builder 0 still counts the source, which has left it to be prepared anew.
+    experiment.node_reported("b0", status.clone());
+    assert_eq!(experiment.state(), ExperimentState::Arming);
+    experiment.node_answered("adc", sources[0].1, Some("no memory".into()));
+    let builders = take_requests(&mut experiment);
+    assert_eq!(builders.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["b0", "b1"]);
+    experiment.node_answered("b0", builders[0].1, Some("no disk".into()));
+    experiment.node_answered("b1", builders[1].1, None);
+    let Some(Action::Answer(1, Err(rejection))) = experiment.next_action() else { panic!("an answer to the request") };
+    assert_eq!(rejection.to_string(), "cannot arm: adc on host: no memory; b0 on host: no disk");
 }
 
 #[test]
