@@ -208,8 +208,8 @@ impl BuilderNode {
         self.reporting.report_silent_sources(&self.builder, &self.setup, &self.peers);
         self.assembly.check_disk(now);
         self.keep_in_control(now)?;
-        self.handle_held_messages(now);
-        self.take_early_ends(now);
+        self.handle_held_messages(self.looked_at);
+        self.take_early_ends(self.looked_at);
         Ok(())
     }
 

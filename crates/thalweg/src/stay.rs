@@ -286,10 +286,11 @@ pub(crate) fn take_part_in_runs(
             stay.note_prepared(name, addresses);
         });
         stay.report_followed_runs(json);
-        let was_replaced = stay.plan().requests > stay.plan().answered;
         let late = stay.end_run(result.as_ref());
-        if !stay.is_leaving() {
-            // Those of `quit` are among them.
+        let plan = stay.plan();
+        let was_replaced = plan.requests > plan.answered;
+        if !stay.is_leaving() && !was_replaced {
+            // The request for its end would be among them.
             late.iter().for_each(report_unready);
         }
         match result {
