@@ -159,7 +159,7 @@ test-python: build-tests venv-test ## The Python package, against runs written b
 
 .PHONY: test-dist
 test-dist: build-tests venv-test ## The packages, made of the program as tests build it, each installed into an empty place
-	@$(call packaged,scripts/dist.sh dev && $(PYTEST) --junitxml $(TARGET)/junit-packages.xml packaging/tests)
+	@$(call packaged,scripts/dist.sh dev && $(PYTEST) packaging/tests)
 
 # Both in one pool.
 .PHONY: test-python-dist

@@ -171,8 +171,8 @@ def main() -> None:
             satellite.run_satellite()
         # Constellation has ended its threads, unless the signal came while it was pausing between two commands.
         satellite.reentry()
-    except RuntimeError:
-        # It waits 1.5 s for each of its threads. One that takes longer would keep this process.
+    except (KeyboardInterrupt, RuntimeError):
+        # At a second signal, or after 1.5 s for each, it leaves threads behind, which would keep this process.
         traceback.print_exc()
         os._exit(1)
 

@@ -80,7 +80,10 @@ class Constellation:
         with contextlib.suppress(OSError, RuntimeError):
             self.listener.reentry()
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(PATIENCE_SECONDS)
+        try:
+            self.process.wait(PATIENCE_SECONDS)
+        finally:
+            self.process.kill()
 
 
 def listener_of(group: str, metrics: dict[str, Any]) -> Any:
@@ -99,14 +102,12 @@ def listener_of(group: str, metrics: dict[str, Any]) -> Any:
 def constellation(service: ControlService, tmp_path: Path) -> Iterator[Constellation]:
     """Satellite and controller at the service."""
     pytest.importorskip("constellation.core", reason="ConstellationDAQ is not installed")
-    hook = threading.excepthook
-    constellation = Constellation(service, tmp_path)
-    try:
+    with contextlib.ExitStack() as ends:
+        ends.callback(setattr, threading, "excepthook", threading.excepthook)
+        constellation = Constellation(service, tmp_path)
+        ends.callback(constellation.end)
         constellation.controller.await_satellites([SATELLITE], int(PATIENCE_SECONDS))
         yield constellation
-    finally:
-        constellation.end()
-        threading.excepthook = hook
 
 
 def test_a_constellation_takes_runs(constellation: Constellation, service: ControlService) -> None:
